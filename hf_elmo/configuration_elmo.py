@@ -1,0 +1,219 @@
+"""The configuration of ELMo: every architectural number of an original options file, and how its layers are mixed."""
+
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from .pipeline_elmo import install_token_classification_pipeline
+
+# A pipeline looks up its implementation before it loads a model, and every path to a model imports its configuration.
+install_token_classification_pipeline()
+
+# Sizes of the published English models (Peters et al. 2018; options files of AllenNLP): they share the character
+# filters and differ in the LSTMs and in the number of highway layers.
+SIZES: dict[str, dict[str, int]] = {
+    "small": {"cell_size": 1024, "projection_size": 128, "num_highway_layers": 1},
+    "medium": {"cell_size": 2048, "projection_size": 256, "num_highway_layers": 1},
+    "original": {"cell_size": 4096, "projection_size": 512, "num_highway_layers": 2},
+}
+
+# Which class of which shipped file each Auto class finds. It goes into every saved configuration whole, so that any
+# head can be loaded as remote code from a folder that another head was saved to.
+AUTO_MAP: dict[str, str] = {
+    "AutoConfig": "configuration_elmo.ElmoConfig",
+    "AutoModel": "modeling_elmo.ElmoModel",
+    "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
+}
+
+PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+
+
+@strict
+class ElmoConfig(PreTrainedConfig):
+    r"""The architecture of an ELMo model; the defaults are those of the published `original` model.
+
+    Args:
+        vocab_size (`int`, defaults to 262):
+            Rows of the character table: 256 bytes, begin and end of sentence, begin and end of word, padding, and
+            row 0 for masked positions. Option files say 261 or 262 for the same thing, before and after row 0.
+        character_embedding_size (`int`, defaults to 16):
+            Size of a character vector.
+        filters (`list[list[int]]`, *optional*):
+            The convolutions of the character encoder as `[width, count]`, in the order of the original file.
+        hidden_act (`str`, defaults to `"relu"`):
+            Activation after the max pooling of the convolutions, `"relu"` or `"tanh"`.
+        num_highway_layers (`int`, defaults to 2):
+            Highway layers of the character encoder; may be 0.
+        max_characters_per_token (`int`, defaults to 50):
+            Character ids a word, its begin and end included.
+        projection_size (`int`, defaults to 512):
+            Size P of a word vector of one direction.
+        cell_size (`int`, defaults to 4096):
+            Size C of the LSTM's memory cell.
+        num_hidden_layers (`int`, defaults to 2):
+            Layers L of the biLM.
+        cell_clip (`float`, *optional*, defaults to 3.0):
+            Bound of the memory cell; `None` for no clipping.
+        projection_clip (`float`, *optional*, defaults to 3.0):
+            Bound of the projected LSTM output; `None` for no clipping.
+        use_skip_connections (`bool`, defaults to `True`):
+            Whether a layer's input is added to its output, from the second layer on.
+        use_token_projection (`bool`, *optional*):
+            Whether the character encoder ends in a projection to P. Left at `None`, it does when the number of
+            filters is not P.
+        num_output_representations (`int`, defaults to 1):
+            How many mixes of the layers the model returns, each with weights of its own.
+        mix_trainable (`bool`, defaults to `True`):
+            Whether the weights and the scale of the mixes are trained.
+        mix_parameters (`list[float]`, *optional*):
+            The L + 1 scalars s before the softmax that a new mix starts with; zeros (equal weights) by default.
+        mix_gamma (`float`, defaults to 1.0):
+            The scale gamma that a new mix starts with.
+        mix_layer_norm (`bool`, defaults to `False`):
+            Normalise each layer before mixing, as AllenNLP's `do_layer_norm`. Mean and variance are taken over all
+            words of the batch, so that a sentence's vector then depends on the sentences beside it.
+        representation_dropout (`float`, defaults to 0.5):
+            Dropout of the representations in training.
+        freeze_bilm (`bool`, defaults to `True`):
+            Whether the biLM (everything but the mixes and a head) keeps its weights in training.
+        classifier_dropout (`float`, *optional*):
+            Dropout before the classifier of a head; `None` for none beyond `representation_dropout`.
+        classifier_pooling (`str`, defaults to `"mean"`):
+            How a sequence classifier pools the words: `"mean"` or `"max"`.
+        initializer_range (`float`, defaults to 0.02):
+            Standard deviation of a new classifier's weights; the biLM is initialised as bilm-tf does.
+        begin_sentence_character_id, end_sentence_character_id (`int`, default to 257 and 258):
+            The character id that marks the rows `<S>` and `</S>`.
+        pad_token_id, bos_token_id, eos_token_id (`int`, default to 0, 2 and 3):
+            Ids of the special tokens in the tokenizer.
+
+    Raises:
+        StrictDataclassError: When a value has the wrong type, is out of range, or contradicts another.
+
+    Example:
+        >>> from hf_elmo import ElmoConfig, ElmoModel
+        >>> config = ElmoConfig.from_size("small")
+        >>> config.hidden_size
+        256
+    """
+
+    model_type = "elmo"
+    keys_to_ignore_at_inference = ("hidden_states", "representations", "states")
+
+    vocab_size: int = 262
+    character_embedding_size: int = 16
+    filters: list[list[int]] | None = None
+    hidden_act: Literal["relu", "tanh"] = "relu"
+    num_highway_layers: int = 2
+    max_characters_per_token: int = 50
+    projection_size: int = 512
+    cell_size: int = 4096
+    num_hidden_layers: int = 2
+    cell_clip: float | int | None = 3.0
+    projection_clip: float | int | None = 3.0
+    use_skip_connections: bool = True
+    use_token_projection: bool | None = None
+    num_output_representations: int = 1
+    mix_trainable: bool = True
+    mix_parameters: list[float | int] | None = None
+    mix_gamma: float | int = 1.0
+    mix_layer_norm: bool = False
+    representation_dropout: float | int = 0.5
+    freeze_bilm: bool = True
+    classifier_dropout: float | int | None = None
+    classifier_pooling: Literal["mean", "max"] = "mean"
+    initializer_range: float = 0.02
+    begin_sentence_character_id: int = 257
+    end_sentence_character_id: int = 258
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | None = 3
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fills in the values that others decide."""
+        if self.filters is None:
+            self.filters = [list(item) for item in PUBLISHED_FILTERS]
+        if self.use_token_projection is None:
+            self.use_token_projection = sum(item[-1] for item in self.filters) != self.projection_size
+        kwargs["auto_map"] = {**AUTO_MAP, **(kwargs.get("auto_map") or {})}
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_size(cls, size: str, **overrides: Any) -> "ElmoConfig":
+        """The configuration of a published size.
+
+        Args:
+            size: `"small"` (13.6M parameters), `"medium"` (28.0M) or `"original"` (93.6M).
+            **overrides: Any argument of the configuration.
+
+        Raises:
+            ValueError: When there is no such size.
+        """
+        if size not in SIZES:
+            raise ValueError(f"There is no published size {size!r}; choose one of {', '.join(SIZES)}.")
+        return cls(**{**SIZES[size], **overrides})
+
+    @property
+    def hidden_size(self) -> int:
+        """Size 2P of a word vector of both directions."""
+        return 2 * self.projection_size
+
+    @property
+    def num_filters(self) -> int:
+        """Size of the character encoder's features before the projection."""
+        return sum(count for _, count in self.filters or [])
+
+    @property
+    def mix_size(self) -> int:
+        """Number L + 1 of layers that are mixed: the token layer and every layer of the biLM."""
+        return self.num_hidden_layers + 1
+
+    def validate_sizes(self) -> None:
+        """Every size is a positive number and every filter fits a word."""
+        for name in (
+            "vocab_size",
+            "character_embedding_size",
+            "max_characters_per_token",
+            "projection_size",
+            "cell_size",
+            "num_hidden_layers",
+            "num_output_representations",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, but is {getattr(self, name)}.")
+        if self.num_highway_layers < 0:
+            raise ValueError(f"`num_highway_layers` must not be negative, but is {self.num_highway_layers}.")
+        if not self.filters:
+            raise ValueError("`filters` must name at least one convolution as [width, count].")
+        for item in self.filters:
+            if len(item) != 2 or min(item) < 1 or item[0] > self.max_characters_per_token:
+                raise ValueError(
+                    f"`filters` must hold pairs [width, count] of positive numbers with a width of at most "
+                    f"max_characters_per_token ({self.max_characters_per_token}), but holds {item}."
+                )
+        if not self.use_token_projection and self.num_filters != self.projection_size:
+            raise ValueError(
+                f"Without `use_token_projection` the number of filters ({self.num_filters}) must equal "
+                f"`projection_size` ({self.projection_size})."
+            )
+
+    def validate_ranges(self) -> None:
+        """Clips are positive, dropouts are probabilities, and the mix has a scalar for each layer."""
+        for name in ("cell_clip", "projection_clip"):
+            clip = getattr(self, name)
+            if clip is not None and not clip > 0:
+                raise ValueError(f"`{name}` must be positive, or None for no clipping, but is {clip}.")
+        for name in ("representation_dropout", "classifier_dropout"):
+            dropout = getattr(self, name)
+            if dropout is not None and not 0 <= dropout <= 1:
+                raise ValueError(f"`{name}` must lie between 0 and 1, but is {dropout}.")
+        if self.mix_parameters is not None and len(self.mix_parameters) != self.mix_size:
+            raise ValueError(
+                f"`mix_parameters` must hold a number for each of the {self.mix_size} layers (the token layer and "
+                f"{self.num_hidden_layers} of the biLM), but holds {len(self.mix_parameters)}."
+            )
+
+
+__all__ = ["ElmoConfig"]

@@ -1,0 +1,493 @@
+"""ELMo (Peters et al. 2018): characters -> words -> a bidirectional language model -> mixes of its layers -> heads."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_elmo import ElmoConfig
+from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstm
+
+
+@dataclass
+class ElmoModelOutput(ModelOutput):
+    """What `ElmoModel` returns. P is the projection size, C the cell size, L the number of layers.
+
+    Args:
+        last_hidden_state: The first representation, shape (batch, seq, 2P), 0 at padding.
+        representations: A mix of the layers for each of `num_output_representations`, each (batch, seq, 2P).
+        states: The states after the last word of each row, for the next call: outputs (L, batch, 2P) and cells
+            (L, batch, 2C).
+        hidden_states: On request, L + 1 tensors (batch, seq, 2P): the token layer twice, then
+            [forward; backward] of each biLM layer; 0 at padding.
+    """
+
+    last_hidden_state: torch.FloatTensor | None = None
+    representations: tuple[torch.FloatTensor, ...] | None = None
+    states: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+
+
+class LayerWeights(NamedTuple):
+    """How each representation mixes the layers: gamma * sum_j weights_j h_j.
+
+    Attributes:
+        weights: The softmax of the scalar parameters, shape (representations, L + 1).
+        gamma: The scale, shape (representations,).
+    """
+
+    weights: torch.Tensor
+    gamma: torch.Tensor
+
+
+class ElmoHighway(nn.Module):
+    """One highway layer (Srivastava et al. 2015) with bilm-tf's names: the carry gate multiplies the transform."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.carry = nn.Linear(size, size)
+        self.transform = nn.Linear(size, size)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Maps (words, size) to (words, size)."""
+        carry = self.carry(features).sigmoid()
+        return carry * self.transform(features).relu() + (1 - carry) * features
+
+
+class ElmoCharacterEncoder(nn.Module):
+    """The token layer: character vectors, convolutions with max pooling, highway layers, projection.
+
+    Source: section 2.1 of Jozefowicz et al. 2016; `_build_word_char_embeddings` of bilm-tf's `training.py`.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.character_embeddings = nn.Embedding(config.vocab_size, config.character_embedding_size, padding_idx=0)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(config.character_embedding_size, count, width) for width, count in config.filters or []
+        )
+        self.activation = ACT2FN[config.hidden_act]
+        self.highways = nn.ModuleList(ElmoHighway(config.num_filters) for _ in range(config.num_highway_layers))
+        self.projection = (
+            nn.Linear(config.num_filters, config.projection_size) if config.use_token_projection else None
+        )
+
+    def forward(self, character_ids: torch.Tensor) -> torch.Tensor:
+        """Maps character ids (words, characters) to word vectors (words, P)."""
+        characters = self.character_embeddings(character_ids).transpose(1, 2)
+        pooled = [convolution(characters).amax(dim=-1) for convolution in self.convolutions]
+        features = self.activation(torch.cat(pooled, dim=-1))
+        for highway in self.highways:
+            features = highway(features)
+        return features if self.projection is None else self.projection(features)
+
+    def encode_words(self, character_ids: torch.Tensor) -> torch.Tensor:
+        """`forward`, computing each distinct word once and no more padding characters than it takes.
+
+        Both are exact, for gradients too: equal words have equal vectors, and all windows that lie wholly in the
+        padding have the same value, so that the maximum needs only one of them.
+        """
+        if not len(character_ids):
+            return self.character_embeddings.weight.new_zeros(0, self.output_size)
+        words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
+        varying = (words != words[:, -1:]).any(dim=0).nonzero()
+        longest = int(varying[-1]) + 1 if len(varying) else 0
+        widest = max(convolution.kernel_size[0] for convolution in self.convolutions)
+        return self(words[:, : longest + widest])[occurrences]
+
+    @property
+    def output_size(self) -> int:
+        """Size P of a word vector."""
+        if self.projection is not None:
+            return self.projection.out_features
+        return sum(convolution.out_channels for convolution in self.convolutions)
+
+
+class ElmoLayer(GradientCheckpointingLayer):
+    """One layer of the biLM: a left-to-right and a right-to-left LSTM that know nothing of each other."""
+
+    def __init__(self, config: ElmoConfig, layer_index: int) -> None:
+        super().__init__()
+        self.has_skip_connection = config.use_skip_connections and layer_index > 0
+        sizes = (config.projection_size, config.cell_size, config.cell_clip, config.projection_clip)
+        self.forward_lstm = ElmoLstm(*sizes)
+        self.backward_lstm = ElmoLstm(*sizes)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        mask: torch.Tensor,
+        hidden: torch.Tensor,
+        cell: torch.Tensor,
+        packing: Packing | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Runs both directions.
+
+        Args:
+            hidden_states: [forward; backward] of the layer below, shape (batch, seq, 2P).
+            mask: True at words, shape (batch, seq).
+            hidden: Output that each row starts with, shape (batch, 2P).
+            cell: Cell that each row starts with, shape (batch, 2C).
+            packing: Where the words are, or None for the plain reference.
+
+        Returns:
+            [forward; backward] of this layer (batch, seq, 2P), and the final output and cell.
+        """
+        outputs: list[torch.Tensor] = []
+        finals: list[State] = []
+        directions = (self.forward_lstm, self.backward_lstm)
+        parts = zip(directions, hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
+        for lstm, inputs, *state in parts:
+            output, final = run_lstm(
+                lstm, inputs, mask, tuple(state), reverse=lstm is self.backward_lstm, packing=packing
+            )
+            outputs.append(output)
+            finals.append(final)
+        output = torch.cat(outputs, dim=-1)
+        if self.has_skip_connection:
+            output = output + hidden_states
+        final_hidden, final_cell = (torch.cat(parts, dim=-1) for parts in zip(*finals, strict=True))
+        return output, final_hidden, final_cell
+
+
+class ElmoEncoder(nn.Module):
+    """The layers of the biLM."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(ElmoLayer(config, index) for index in range(config.num_hidden_layers))
+        self.state_sizes = (config.hidden_size, 2 * config.cell_size)
+
+    def forward(
+        self, hidden_states: torch.Tensor, mask: torch.Tensor, states: State | None, packing: Packing | None
+    ) -> tuple[list[torch.Tensor], State]:
+        """Runs all layers.
+
+        Args:
+            hidden_states: The token layer twice, shape (batch, seq, 2P).
+            mask: True at words, shape (batch, seq).
+            states: Outputs (L, rows, 2P) and cells (L, rows, 2C) of the call before, or None for zeros.
+            packing: Where the words are, or None for the plain reference.
+
+        Returns:
+            All L + 1 layers (batch, seq, 2P), and the states for the next call.
+        """
+        layers = [hidden_states]
+        finals: list[State] = []
+        batch = len(hidden_states)
+        first = self._initial_states(hidden_states, states)
+        for layer, hidden, cell in zip(self.layers, *first, strict=True):
+            output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing)
+            layers.append(output)
+            finals.append((torch.cat([final[0], hidden[batch:]]), torch.cat([final[1], cell[batch:]])))
+        hidden, cell = (torch.stack(parts) for parts in zip(*finals, strict=True))
+        return layers, (hidden, cell)
+
+    def _initial_states(self, like: torch.Tensor, states: State | None) -> list[torch.Tensor]:
+        """States for at least as many rows as the batch has: given rows first, then zeros."""
+        initial = []
+        for index, size in enumerate(self.state_sizes):
+            if states is None:
+                initial.append(like.new_zeros(len(self.layers), len(like), size))
+                continue
+            given = states[index].to(like)
+            if given.dim() != 3 or given.shape[0] != len(self.layers) or given.shape[2] != size:
+                raise ValueError(
+                    f"`states[{index}]` must have the shape ({len(self.layers)}, rows, {size}) of the `states` that the "
+                    f"model returned, but has {tuple(given.shape)}."
+                )
+            missing = len(like) - given.shape[1]
+            initial.append(nn.functional.pad(given, (0, 0, 0, missing)) if missing > 0 else given)
+        return initial
+
+
+class ElmoScalarMix(nn.Module):
+    """One representation: gamma * sum_j softmax(s)_j h_j over the token layer and the layers of the biLM.
+
+    Source: equation 1 of Peters et al. 2018; `scalar_mix.py` of AllenNLP.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__()
+        self.layer_norm = config.mix_layer_norm
+        self.initial_parameters = config.mix_parameters or [0.0] * config.mix_size
+        self.initial_gamma = config.mix_gamma
+        self.scalar_parameters = nn.Parameter(torch.empty(config.mix_size), requires_grad=config.mix_trainable)
+        self.gamma = nn.Parameter(torch.empty(1), requires_grad=config.mix_trainable)
+
+    def forward(self, layers: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+        """Mixes layers (batch, seq, 2P) to (batch, seq, 2P), 0 at padding."""
+        mask = mask.unsqueeze(-1)
+        if self.layer_norm:
+            layers = [self._normalise(layer, mask) for layer in layers]
+        weights = self.scalar_parameters.softmax(dim=0)
+        mixed = sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
+        return self.gamma * mixed * mask
+
+    @staticmethod
+    def _normalise(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """AllenNLP's layer norm: mean and variance over every number of every word of the batch."""
+        count = mask.sum() * layer.shape[-1]
+        mean = (layer * mask).sum() / count
+        variance = (((layer - mean) * mask) ** 2).sum() / count
+        tiny = 1e-4 if layer.dtype == torch.float16 else 1e-13
+        return (layer - mean) / (variance + tiny).sqrt()
+
+
+class ElmoPreTrainedModel(PreTrainedModel):
+    """Initialisation, loading and freezing, shared by the model and its heads."""
+
+    config_class = ElmoConfig
+    base_model_prefix = "elmo"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["ElmoCharacterEncoder", "ElmoLayer"]
+    _input_embed_layer = "character_embeddings"
+    _can_record_outputs = {"hidden_states": ElmoLayer}
+
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """Character ids of one sentence of two words."""
+        ids = torch.ones(1, 2, self.config.max_characters_per_token, dtype=torch.long, device=self.device)
+        return {"input_ids": ids}
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As `PreTrainedModel.from_pretrained`; loading makes every weight trainable, so that what the
+        configuration freezes is frozen again.
+        """
+        loaded = super().from_pretrained(*args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.apply_freezing()
+        return loaded
+
+    def apply_freezing(self) -> None:
+        """Makes trainable what `config.freeze_bilm` and `config.mix_trainable` say, and nothing else of ELMo."""
+        elmo = self.base_model
+        for bilm in (elmo.embeddings, elmo.encoder):
+            bilm.requires_grad_(not self.config.freeze_bilm)
+        elmo.representations.requires_grad_(self.config.mix_trainable)
+
+    def floating_point_ops(self, inputs: dict[str, torch.Tensor | Any]) -> int:
+        """Operations of a training step; a word is one token, not as many as it has characters."""
+        words = inputs[self.main_input_name].shape[:2].numel() if self.main_input_name in inputs else 0
+        return 6 * words * self.num_parameters(exclude_embeddings=True)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """The initialisation of bilm-tf (`training.py`) for the biLM, transformers' own for the rest."""
+        super()._init_weights(module)
+        if isinstance(module, ElmoCharacterEncoder):
+            self._init_character_encoder(module)
+        elif isinstance(module, ElmoHighway):
+            for linear, bias in ((module.carry, -2.0), (module.transform, 0.0)):
+                init.normal_(linear.weight, std=math.sqrt(1 / linear.in_features))
+                init.constant_(linear.bias, bias)
+        elif isinstance(module, ElmoLstm):
+            for linear in (module.input_gates, module.recurrent_gates, module.projection):
+                init.xavier_uniform_(linear.weight)
+            forget_bias = torch.zeros_like(module.input_gates.bias)
+            forget_bias.chunk(4)[1].fill_(1.0)
+            init.copy_(module.input_gates.bias, forget_bias)
+        elif isinstance(module, ElmoScalarMix):
+            init.copy_(module.scalar_parameters, torch.tensor(module.initial_parameters, dtype=torch.float))
+            init.constant_(module.gamma, module.initial_gamma)
+
+    def _init_character_encoder(self, module: ElmoCharacterEncoder) -> None:
+        table = module.character_embeddings
+        init.uniform_(table.weight, -1.0, 1.0)
+        if not getattr(table.weight, "_is_hf_initialized", False):
+            init.zeros_(table.weight[table.padding_idx])
+        for convolution in module.convolutions:
+            if self.config.hidden_act == "relu":
+                init.uniform_(convolution.weight, -0.05, 0.05)
+            else:
+                init.normal_(convolution.weight, std=math.sqrt(1 / convolution.weight[0].numel()))
+        if module.projection is not None:
+            init.normal_(module.projection.weight, std=math.sqrt(1 / module.projection.in_features))
+
+
+class ElmoModel(ElmoPreTrainedModel):
+    """ELMo: character ids of words to contextual word vectors.
+
+    The same sentence always gets the same vectors: LSTM states start at zero unless given, and padding, the other
+    sentences of the batch and their order change nothing beyond float rounding (but see `mix_layer_norm`).
+
+    Args:
+        config: The architecture.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.embeddings = ElmoCharacterEncoder(config)
+        self.encoder = ElmoEncoder(config)
+        self.representations = nn.ModuleList(ElmoScalarMix(config) for _ in range(config.num_output_representations))
+        self.dropout = nn.Dropout(config.representation_dropout)
+        self.post_init()
+        self.apply_freezing()
+
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        states: State | None = None,
+        **kwargs: Any,
+    ) -> ElmoModelOutput:
+        """Computes the representations.
+
+        Args:
+            input_ids: Character ids as `ElmoTokenizer` gives them, shape (batch, seq, characters); rows of zeros are
+                padding.
+            attention_mask: 1 at words (boundaries included), 0 at padding, on either side, shape (batch, seq). By
+                default every row that is not all zeros is a word.
+            states: The `states` of the call before, to go on reading row r where row r ended, as the original
+                implementations do silently. The batch may grow (new rows start at zero) and shrink (unused rows
+                keep their states). By default every row starts at zero.
+            **kwargs: `output_hidden_states` for all layers, `return_dict`.
+
+        Raises:
+            ValueError: When a shape is not as described.
+        """
+        mask = self._word_mask(input_ids, attention_mask)
+        token_layer, packing = self._embed(input_ids.long(), mask)
+        layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
+        representations = tuple(self.dropout(mix(layers, mask)) for mix in self.representations)
+        return ElmoModelOutput(last_hidden_state=representations[0], representations=representations, states=states)
+
+    def layer_weights(self) -> LayerWeights:
+        """The mix that each representation has learned: softmax weights of the layers, and gamma."""
+        weights = torch.stack([mix.scalar_parameters.softmax(dim=0) for mix in self.representations])
+        return LayerWeights(weights.detach(), torch.cat([mix.gamma for mix in self.representations]).detach())
+
+    def _word_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        characters = self.config.max_characters_per_token
+        if input_ids.dim() != 3 or input_ids.shape[-1] != characters:
+            raise ValueError(
+                f"`input_ids` must hold character ids of shape (batch, words, {characters}), as ElmoTokenizer gives "
+                f"them, but has the shape {tuple(input_ids.shape)}."
+            )
+        if attention_mask is None:
+            return (input_ids != 0).any(dim=-1)
+        if attention_mask.shape != input_ids.shape[:2]:
+            raise ValueError(
+                f"`attention_mask` must have the shape (batch, words) {tuple(input_ids.shape[:2])} of `input_ids`, "
+                f"but has {tuple(attention_mask.shape)}."
+            )
+        return attention_mask.to(input_ids.device) != 0
+
+    def _embed(self, input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Packing | None]:
+        """The token layer (batch, seq, P), 0 at padding; and where the words are, unless a graph is exported."""
+        if torch.compiler.is_exporting():
+            return self.embeddings(input_ids.flatten(0, 1)).unflatten(0, mask.shape) * mask[..., None], None
+        return self._embed_words(input_ids, mask), pack_words(mask)
+
+    @torch.compiler.disable
+    def _embed_words(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        vectors = self.embeddings.encode_words(input_ids[mask])
+        padded = vectors.new_zeros(*mask.shape, vectors.shape[-1])
+        return padded.masked_scatter(mask[..., None], vectors)
+
+
+class ElmoForSequenceClassification(ElmoPreTrainedModel):
+    """ELMo with a linear classifier over the pooled words of a text, boundaries left out."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.elmo = ElmoModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+        self.apply_freezing()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Scores the labels of each text.
+
+        Args:
+            input_ids: Character ids, shape (batch, seq, characters).
+            attention_mask: 1 at words, 0 at padding, shape (batch, seq).
+            labels: Classes (batch,), or targets (batch, num_labels) where `problem_type` says so.
+            **kwargs: As of `ElmoModel.forward`.
+        """
+        outputs = self.elmo(input_ids, attention_mask=attention_mask, **kwargs)
+        logits = self.classifier(self.dropout(self._pool(outputs.last_hidden_state, input_ids, attention_mask)))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+    def _pool(self, words: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Mean or maximum over the words (batch, seq, 2P), boundaries left out; 0 for a text without words."""
+        mark = input_ids[..., 1]
+        is_boundary = (mark == self.config.begin_sentence_character_id) | (
+            mark == self.config.end_sentence_character_id
+        )
+        is_padding = (input_ids == 0).all(dim=-1) if attention_mask is None else attention_mask == 0
+        left_out = (is_boundary | is_padding)[..., None].to(words.device)
+        count = (~left_out).sum(dim=1)
+        if self.config.classifier_pooling == "max":
+            pooled = words.masked_fill(left_out, torch.finfo(words.dtype).min).amax(dim=1)
+            return pooled * (count > 0)
+        return words.masked_fill(left_out, 0).sum(dim=1) / count.clamp(min=1)
+
+
+class ElmoForTokenClassification(ElmoPreTrainedModel):
+    """ELMo with a linear classifier over each word."""
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.elmo = ElmoModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+        self.apply_freezing()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Scores the labels of each word.
+
+        Args:
+            input_ids: Character ids, shape (batch, seq, characters).
+            attention_mask: 1 at words, 0 at padding, shape (batch, seq).
+            labels: Classes, shape (batch, seq), -100 where there is none.
+            **kwargs: As of `ElmoModel.forward`.
+        """
+        outputs = self.elmo(input_ids, attention_mask=attention_mask, **kwargs)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config)
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+__all__ = [
+    "ElmoForSequenceClassification",
+    "ElmoForTokenClassification",
+    "ElmoModel",
+    "ElmoPreTrainedModel",
+]
