@@ -1,1 +1,27 @@
 """Conversion between the original checkpoints and folders of transformers; installed as `hf_elmo.conversion`."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .convert import convert_checkpoint
+    from .errors import ConversionError
+    from .export import export_checkpoint
+    from .report import ConversionReport
+
+__all__ = ["ConversionError", "ConversionReport", "convert_checkpoint", "export_checkpoint"]
+
+HOMES = {
+    "ConversionError": "errors",
+    "ConversionReport": "report",
+    "convert_checkpoint": "convert",
+    "export_checkpoint": "export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for, so that the package stays light."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -1,0 +1,299 @@
+"""From an original checkpoint to a complete folder for transformers, compared with the original before it appears."""
+
+import contextlib
+import gc
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hf_elmo.tokenization_elmo import ElmoTokenizer
+from safetensors import SafetensorError
+from tqdm import tqdm
+from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging
+
+from hf_elmo.configuration_elmo import ElmoConfig
+from hf_elmo.modeling_elmo import ElmoModel
+
+from . import verify
+from .checkpoint import SourceCheckpoint
+from .errors import ConversionError
+from .formats import choose_format
+from .mapping import MIX_PREFIX, Layout, Step, expand, match
+from .operations import OPERATIONS
+from .options import CHARACTERS_WITHOUT_PADDING, parse_options
+from .report import ConversionReport, describe_architecture
+from .staging import check_output, staged_folder
+
+TOLERANCE = 5e-5
+"""Two right evaluations in single precision differ by about 1e-5, a mistake shows at 0.1 and more."""
+
+CHARACTER_TABLE = "char_embed"
+TOKEN_PROJECTION = "CNN_proj/W_proj"
+
+
+def convert_checkpoint(
+    source: str | PathLike[str],
+    output_dir: str | PathLike[str],
+    options: str | PathLike[str] | None = None,
+    format: str = "auto",
+    word_splitter: str = "whitespace",
+    progress: bool = False,
+) -> ConversionReport:
+    """Converts an original checkpoint into a folder for `from_pretrained`.
+
+    The folder has the configuration, the weights (safetensors), the tokenizer, the code for loading without this
+    package, and a README.md. It is loaded again and compared with the original; it appears only when all is well.
+
+    Args:
+        source: The original weights file, or the folder with it.
+        output_dir: The folder to write; it must not exist or be empty.
+        options: The original options file; looked for beside the weights by default.
+        format: A format's name, or `"auto"`.
+        word_splitter: How the tokenizer finds words in text: `"whitespace"`, `"treebank"` or `"punctuation"`.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        What was converted and how close it is.
+
+    Raises:
+        ConversionError: When the source cannot be converted or the output cannot be written; nothing is left then.
+
+    Example:
+        >>> from hf_elmo.conversion import convert_checkpoint
+        >>> report = convert_checkpoint("weights.hdf5", "elmo", word_splitter="treebank")
+        >>> print(report.summary())
+    """
+    output = Path(output_dir)
+    check_output(output)
+    known = choose_format(Path(source), format)
+    checkpoint = known.read(Path(source), None if options is None else Path(options))
+    config, notes = configure(checkpoint)
+    steps = plan(checkpoint, known.layout, config)
+    tokenizer = make_tokenizer(config, word_splitter)
+    with (
+        staged_folder(output) as folder,
+        writing_errors(output),
+        quiet_transformers(),
+        tqdm(total=2 * len(steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
+    ):
+        bar.set_description("Reading")
+        model = build_model(checkpoint, steps, config, bar)
+        bar.set_description("Saving")
+        tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+        del model
+        gc.collect()
+        bar.update()
+        bar.set_description("Comparing")
+        loaded = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
+        compare_config(loaded.config, config)
+        compare_tensors(loaded, checkpoint, steps, bar)
+        differences = compare_outputs(
+            loaded, AutoTokenizer.from_pretrained(folder, trust_remote_code=False), checkpoint
+        )
+        num_parameters = count_parameters(loaded)
+        report = ConversionReport(
+            output_dir=output,
+            format=checkpoint.format,
+            files={path.name: sha256(path) for path in (checkpoint.options_file, checkpoint.weights_file)},
+            architecture=describe_architecture(config, num_parameters),
+            num_parameters=num_parameters,
+            num_tensors=len(steps),
+            num_words=sum(len(sentence) + 2 for sentence in verify.SENTENCES),
+            differences=differences,
+            notes=notes,
+            word_splitter=word_splitter,
+        )
+        (folder / "README.md").write_text(report.model_card(), encoding="utf-8")
+        bar.update()
+    return report
+
+
+PROGRESS_FORMAT = "{desc}: {percentage:3.0f}% |{bar}| {elapsed}"
+
+
+def configure(checkpoint: SourceCheckpoint) -> tuple[ElmoConfig, tuple[str, ...]]:
+    """The configuration of a checkpoint, and what was assumed.
+
+    Raises:
+        ConversionError: When the options are incomplete or wrong.
+    """
+    source = checkpoint.options_file.name
+    parsed = parse_options(checkpoint.options, source)
+    fields = dict(parsed.fields)
+    # bilm-tf projects only between different sizes, AllenNLP always: the file tells which one wrote it.
+    if sum(count for _, count in fields["filters"]) == fields["projection_size"]:
+        fields["use_token_projection"] = TOKEN_PROJECTION in checkpoint.tensors
+    try:
+        return ElmoConfig(**fields), parsed.assumed
+    except ValueError as error:
+        raise ConversionError(f"The options in {source} cannot be used: {error}") from error
+
+
+def plan(checkpoint: SourceCheckpoint, layout: Layout, config: ElmoConfig) -> list[Step]:
+    """The steps that convert a checkpoint, checked against its tensors before any of them is read.
+
+    Raises:
+        ConversionError: With every tensor that is unknown, missing or of another shape.
+    """
+    table = checkpoint.tensors.get(CHARACTER_TABLE)
+    with_padding = table is not None and table.shape[:1] == (CHARACTERS_WITHOUT_PADDING + 1,)
+    steps = expand(layout.rules, config, CHARACTERS_WITHOUT_PADDING + with_padding)
+    where = f"{checkpoint.weights_file.name} and {checkpoint.options_file.name}"
+    match(steps, checkpoint.tensors, layout.ignored, where)
+    return steps
+
+
+def make_tokenizer(config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:
+    """The tokenizer of a model.
+
+    Raises:
+        ConversionError: When there is no such word splitter.
+    """
+    try:
+        return ElmoTokenizer(word_splitter=word_splitter, max_characters_per_token=config.max_characters_per_token)
+    except ValueError as error:
+        raise ConversionError(str(error)) from error
+
+
+def build_model(checkpoint: SourceCheckpoint, steps: Sequence[Step], config: ElmoConfig, bar: Any) -> ElmoModel:
+    """A model with the original weights.
+
+    Raises:
+        ConversionError: With every tensor that holds NaN, infinity or a padding row that is not zero; also when the
+            tables do not fill the model.
+    """
+    model = ElmoModel(config)
+    parameters = model.state_dict()
+    check_targets(steps, parameters)
+    problems = []
+    for step in steps:
+        array = checkpoint.tensors[step.source].load()
+        if not np.isfinite(array).all():
+            problems.append(f"{step.source} holds NaN or infinity")
+        if step.source == CHARACTER_TABLE and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
+            problems.append(f"{step.source} has {len(array)} rows, but the first, for masked positions, is not zero")
+        for target, value in zip(step.targets, OPERATIONS[step.operation].convert(array), strict=True):
+            parameters[target].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        bar.update()
+    if problems:
+        raise ConversionError(f"The weights in {checkpoint.weights_file} cannot be used:", problems)
+    return model
+
+
+def check_targets(steps: Sequence[Step], parameters: Mapping[str, torch.Tensor]) -> None:
+    """Checks that the steps fill every parameter of the biLM once, and nothing else.
+
+    Raises:
+        ConversionError: Naming every parameter that is left over or unknown.
+    """
+    filled = [target for step in steps for target in step.targets]
+    wanted = {name for name in parameters if not name.startswith(MIX_PREFIX)}
+    problems = [f"nothing fills {name}" for name in sorted(wanted - set(filled))]
+    problems += [f"the model has no {name}" for name in sorted(set(filled) - wanted)]
+    problems += [f"{name} is filled twice" for name in sorted(wanted) if filled.count(name) > 1]
+    if problems:
+        raise ConversionError("The table of the conversion and the model do not fit together:", problems)
+
+
+def compare_config(loaded: Any, config: ElmoConfig) -> None:
+    """Checks that the saved configuration is the one that was made."""
+    changed = [
+        f"{name} was {value!r} and is {getattr(loaded, name, None)!r}"
+        for name, value in config.to_diff_dict().items()
+        if name in ElmoConfig.__annotations__ and getattr(loaded, name, None) != value
+    ]
+    if changed:
+        raise ConversionError("The saved configuration differs from the original:", changed)
+
+
+def compare_tensors(model: torch.nn.Module, checkpoint: SourceCheckpoint, steps: Sequence[Step], bar: Any) -> None:
+    """Checks that every loaded parameter is the converted original, bit for bit.
+
+    Raises:
+        ConversionError: Naming every parameter that is not.
+    """
+    parameters = model.state_dict()
+    changed = []
+    for step in steps:
+        arrays = OPERATIONS[step.operation].convert(checkpoint.tensors[step.source].load())
+        for target, array in zip(step.targets, arrays, strict=True):
+            if not same_bits(parameters[target].numpy(), array):
+                changed.append(f"{target} is not the converted {step.source}")
+        bar.update()
+    if changed:
+        raise ConversionError("The saved weights differ from the original:", changed)
+
+
+def same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two float32 arrays are equal in shape and in every bit."""
+    return first.dtype == second.dtype and np.array_equal(first.view(np.int32), second.view(np.int32))
+
+
+def compare_outputs(model: torch.nn.Module, tokenizer: Any, checkpoint: SourceCheckpoint) -> dict[str, float]:
+    """The largest difference between the loaded model and the original equations, for each layer.
+
+    Raises:
+        ConversionError: When a layer differs by more than two right evaluations can.
+    """
+    expected = verify.evaluate(checkpoint.options, checkpoint.tensors)
+    words = [list(sentence) for sentence in verify.SENTENCES]
+    batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = model(**batch, output_hidden_states=True).hidden_states
+    differences = {}
+    for layer, (ours, sentences) in enumerate(zip(states, expected, strict=True)):
+        name = f"biLM layer {layer}" if layer else "token layer"
+        pairs = [(row[: len(sentence)], sentence) for row, sentence in zip(ours.numpy(), sentences, strict=True)]
+        difference = max(float(abs(row - sentence).max()) for row, sentence in pairs)
+        scale = max(1.0, *(float(abs(sentence).max()) for sentence in sentences))
+        # Also true for NaN, which compares false with everything.
+        if not difference <= TOLERANCE * scale:
+            raise ConversionError(
+                f"The converted model differs from the original by {difference:.3g} in the {name}, more than the "
+                f"{TOLERANCE * scale:.1g} that rounding explains; nothing was written."
+            )
+        differences[name] = difference
+    return differences
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Numbers in the biLM."""
+    return sum(value.numel() for name, value in model.named_parameters() if not name.startswith(MIX_PREFIX))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def writing_errors(output: Path) -> Iterator[None]:
+    """Turns a full disk and its like into a `ConversionError`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ConversionError(f"Writing {output} failed: {error}") from error
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keeps transformers' own progress bars and advice off the terminal."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,118 @@
+"""What a conversion did, for the person who ran it and for the folder's README."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hf_elmo._version import __version__
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """The result of `convert_checkpoint`.
+
+    Args:
+        output_dir: The folder that was written.
+        format: The format of the source.
+        files: Name of a source file -> SHA-256 of its content.
+        architecture: Property -> value, in words.
+        num_parameters: Converted numbers.
+        num_tensors: Original tensors, all compared bit for bit.
+        num_words: Words whose vectors were compared, boundaries included.
+        differences: Layer -> largest absolute difference of a vector's element.
+        notes: What was assumed or left out.
+        word_splitter: The tokenizer's way to find words.
+    """
+
+    output_dir: Path
+    format: str
+    files: dict[str, str]
+    architecture: dict[str, str]
+    num_parameters: int
+    num_tensors: int
+    num_words: int
+    differences: dict[str, float]
+    notes: tuple[str, ...]
+    word_splitter: str
+
+    @property
+    def max_difference(self) -> float:
+        """The largest difference of all layers."""
+        return max(self.differences.values())
+
+    def summary(self) -> str:
+        """A few lines for the terminal."""
+        lines = [f"Converted {' + '.join(self.files)} ({self.format}) to {self.output_dir}", ""]
+        lines += [f"  {name + ':':<28}{value}" for name, value in self.architecture.items()]
+        lines += ["", "Checked after loading the folder again; largest differences:"]
+        lines += [f"  {self.num_tensors} original tensors ({self.num_parameters:,} numbers): equal bit for bit"]
+        lines += [
+            f"  {name + ':':<28}{difference:.1e} from the original equations in NumPy ({self.num_words} words)"
+            for name, difference in self.differences.items()
+        ]
+        if self.notes:
+            lines += ["", *(f"Note: {note}" for note in self.notes)]
+        lines += ["", "To use it:", ""]
+        lines += [f"  {line}".rstrip() for line in usage(str(self.output_dir), "Some words").splitlines()]
+        return "\n".join(lines)
+
+    def model_card(self) -> str:
+        """The README.md of the folder."""
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+        )
+        return environment.get_template("README.md.jinja").render(
+            title=self.output_dir.absolute().name,
+            version=__version__,
+            code=usage(".", "Some words"),
+            architecture=self.architecture,
+            files=self.files,
+            notes=self.notes,
+            num_words=self.num_words,
+            differences=self.differences,
+            word_splitter=self.word_splitter,
+        )
+
+
+def usage(folder: str, text: str) -> str:
+    """The Python lines that load a folder and compute vectors."""
+    return "\n".join(
+        [
+            "import hf_elmo  # makes the Auto classes know ELMo",
+            "from transformers import AutoModel, AutoTokenizer",
+            "",
+            f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
+            f"model = AutoModel.from_pretrained({folder!r})",
+            f"vectors = model(**tokenizer({text!r}, return_tensors='pt')).last_hidden_state",
+        ]
+    )
+
+
+def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:
+    """An `ElmoConfig` in words.
+
+    Args:
+        config: The configuration.
+        num_parameters: Numbers in the biLM.
+    """
+    clips = [
+        f"{name} {value:g}"
+        for name, value in (("cell", config.cell_clip), ("output", config.projection_clip))
+        if value
+    ]
+    filters = ", ".join(f"{count} of width {width}" for width, count in config.filters)
+    return {
+        "Parameters": f"{num_parameters:,}",
+        "Vector of a word": f"{config.hidden_size} (both directions)",
+        "biLM": f"{config.num_hidden_layers} layers, cell {config.cell_size}, projection {config.projection_size}",
+        "Clipping": ", ".join(clips) or "none",
+        "Skip connections": "yes" if config.use_skip_connections else "no",
+        "Character filters": f"{filters} ({config.hidden_act})",
+        "Highway layers": str(config.num_highway_layers),
+        "Projection of the filters": "yes" if config.use_token_projection else "no",
+        "Characters a word": f"{config.max_characters_per_token}, of which 2 mark its begin and end",
+    }

@@ -1,0 +1,110 @@
+"""The original's arithmetic in NumPy, straight from the original arrays: what a conversion is compared with.
+
+It follows TensorFlow's equations in TensorFlow's layout and shares nothing with the mapping, the tokenizer or the
+model, so that a mistake there cannot hide. It is for a handful of words.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+DoubleArray = NDArray[np.float64]
+ReadTensor = Callable[[str], DoubleArray]
+
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
+
+SENTENCES = (("The", "crane", "flew", "."), ("Ёлка", "naïve", "un" * 40))
+"""Words of one and of several bytes a character, short and beyond the limit; sentences of different length."""
+
+
+def evaluate(
+    options: Mapping[str, Any], tensors: Mapping[str, Any], sentences: Sequence[Sequence[str]] = SENTENCES
+) -> list[list[DoubleArray]]:
+    """Every layer for a few sentences, from zero states.
+
+    Args:
+        options: The original options.
+        tensors: Name in AllenNLP's layout -> `StoredTensor`; each is read once.
+        sentences: Lists of words.
+
+    Returns:
+        For each of the L + 1 layers, for each sentence, (words + 2, 2 P) with the boundaries; the token layer twice.
+    """
+
+    def read(name: str) -> DoubleArray:
+        return tensors[name].load().astype(np.float64)
+
+    cnn, lstm = options["char_cnn"], options["lstm"]
+    rows = [character_ids(sentence, cnn["max_characters_per_token"]) for sentence in sentences]
+    ends = np.cumsum([len(row) for row in rows])[:-1]
+    words = token_layer(np.concatenate(rows), cnn, read, "CNN_proj/W_proj" in tensors)
+    inputs = np.split(words, ends)
+    directions = [inputs, [sentence[::-1] for sentence in inputs]]
+    layers = [[np.concatenate([sentence, sentence], axis=-1) for sentence in inputs]]
+    for layer in range(lstm.get("n_layers", 1)):
+        skip = layer > 0 and bool(lstm.get("use_skip_connections"))
+        directions = [
+            lstm_layer(inputs, f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell", lstm, skip, read)
+            for direction, inputs in enumerate(directions)
+        ]
+        layers.append([np.concatenate([left, right[::-1]], axis=-1) for left, right in zip(*directions, strict=True)])
+    return layers
+
+
+def character_ids(sentence: Sequence[str], length: int) -> NDArray[np.int64]:
+    """Ids of the words and of both boundaries, counted without the row of masked positions: (words + 2, length)."""
+    spelled = [list(word.encode("utf-8")[: length - 2]) for word in sentence]
+    ids = np.full((len(sentence) + 2, length), PADDING)
+    for row, characters in zip(ids, [[BEGIN_SENTENCE], *spelled, [END_SENTENCE]], strict=True):
+        row[: len(characters) + 2] = [BEGIN_WORD, *characters, END_WORD]
+    return ids
+
+
+def token_layer(ids: NDArray[np.int64], cnn: Mapping[str, Any], read: ReadTensor, project: bool) -> DoubleArray:
+    """Character convolutions, highway layers and projection: (words, length) -> (words, P)."""
+    characters = read("char_embed")[-261:][ids]
+    activation = {"relu": relu, "tanh": np.tanh}[cnn["activation"]]
+    features = []
+    for index, (width, _) in enumerate(cnn["filters"]):
+        kernel = read(f"CNN/W_cnn_{index}")[0]
+        windows = np.lib.stride_tricks.sliding_window_view(characters, width, axis=1)
+        convolved = np.einsum("wpdk,kdc->wpc", windows, kernel, optimize=True) + read(f"CNN/b_cnn_{index}")
+        features.append(activation(convolved.max(axis=1)))
+    hidden = np.concatenate(features, axis=-1)
+    for index in range(cnn.get("n_highway") or 0):
+        name = f"CNN_high_{index}"
+        carry = sigmoid(hidden @ read(f"{name}/W_carry") + read(f"{name}/b_carry"))
+        transform = relu(hidden @ read(f"{name}/W_transform") + read(f"{name}/b_transform"))
+        hidden = carry * transform + (1 - carry) * hidden
+    return hidden @ read("CNN_proj/W_proj") + read("CNN_proj/b_proj") if project else hidden
+
+
+def lstm_layer(
+    sentences: Sequence[DoubleArray], name: str, lstm: Mapping[str, Any], skip: bool, read: ReadTensor
+) -> list[DoubleArray]:
+    """One layer in one direction, sentence by sentence in processing order: (words, P) -> (words, P)."""
+    kernel, bias, projection = (read(f"{name}/{part}") for part in ("W_0", "B", "W_P_0"))
+    cell_bound, output_bound = lstm.get("cell_clip") or np.inf, lstm.get("proj_clip") or np.inf
+    outputs = []
+    for sentence in sentences:
+        cell, output = np.zeros(projection.shape[0]), np.zeros(projection.shape[1])
+        steps = []
+        for word in sentence:
+            i, j, f, o = np.split(np.concatenate([word, output]) @ kernel + bias, 4)
+            cell = np.clip(sigmoid(f + 1) * cell + sigmoid(i) * np.tanh(j), -cell_bound, cell_bound)
+            output = np.clip((sigmoid(o) * np.tanh(cell)) @ projection, -output_bound, output_bound)
+            steps.append(output + word if skip else output)
+        outputs.append(np.array(steps))
+    return outputs
+
+
+def relu(x: DoubleArray) -> DoubleArray:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def sigmoid(x: DoubleArray) -> DoubleArray:
+    """1 / (1 + exp(-x)), without overflow."""
+    return 0.5 * (1 + np.tanh(0.5 * x))
