@@ -129,9 +129,9 @@ def random_weights(architecture: Architecture, seed: int) -> dict[str, Array]:
     for direction in (0, 1):
         for layer in range(a.layers):
             fan_in = 2 * a.projection
-            weights[lstm_name(direction, layer, "W_0")] = normal(fan_in, 4 * a.cell, scale=1.5 * fan_in**-0.5)
-            weights[lstm_name(direction, layer, "B")] = normal(4 * a.cell, scale=0.5)
-            weights[lstm_name(direction, layer, "W_P_0")] = normal(a.cell, a.projection, scale=3.0 * a.cell**-0.5)
+            weights[lstm_name(direction, layer, "W_0")] = normal(fan_in, 4 * a.cell, scale=2.0 * fan_in**-0.5)
+            weights[lstm_name(direction, layer, "B")] = normal(4 * a.cell, scale=1.0)
+            weights[lstm_name(direction, layer, "W_P_0")] = normal(a.cell, a.projection, scale=4.0 * a.cell**-0.5)
     return weights
 
 
