@@ -1,5 +1,32 @@
-"""ELMo for the Hugging Face ecosystem."""
+"""ELMo for the Hugging Face ecosystem.
+
+Importing this package makes the Auto classes and pipelines of transformers know ELMo.
+"""
 
 from ._version import __version__
+from .auto import register_auto_classes
+from .configuration_elmo import ElmoConfig
+from .modeling_elmo import (
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+    ElmoModelOutput,
+    ElmoPreTrainedModel,
+    LayerWeights,
+)
+from .tokenization_elmo import ElmoTokenizer
 
-__all__ = ["__version__"]
+
+register_auto_classes()
+
+__all__ = [
+    "ElmoConfig",
+    "ElmoForSequenceClassification",
+    "ElmoForTokenClassification",
+    "ElmoModel",
+    "ElmoModelOutput",
+    "ElmoPreTrainedModel",
+    "ElmoTokenizer",
+    "LayerWeights",
+    "__version__",
+]

@@ -153,6 +153,7 @@ def _scanned_lstm_over_mask(
     def step(state: State, word: tuple[torch.Tensor, torch.Tensor]) -> tuple[State, torch.Tensor]:
         return _masked_step(lstm, state, *word)
 
+    state = (state[0].contiguous(), state[1].contiguous())
     steps = (lstm.input_gates(inputs).transpose(0, 1), mask[..., None].transpose(0, 1))
     state, outputs = scan(step, state, steps, dim=0, reverse=reverse)
     return outputs.transpose(0, 1), state

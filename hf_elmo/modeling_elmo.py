@@ -183,13 +183,15 @@ class ElmoEncoder(nn.Module):
             All L + 1 layers (batch, seq, 2P), and the states for the next call.
         """
         layers = [hidden_states]
-        finals: list[State] = []
-        batch = len(hidden_states)
+        finals: list[list[torch.Tensor]] = []
+        batch = hidden_states.shape[0]
         first = self._initial_states(hidden_states, states)
         for layer, hidden, cell in zip(self.layers, *first, strict=True):
             output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing)
             layers.append(output)
-            finals.append((torch.cat([final[0], hidden[batch:]]), torch.cat([final[1], cell[batch:]])))
+            if states is not None:  # rows that this batch does not use keep their states
+                final = [torch.cat([new, old[batch:]]) for new, old in zip(final, (hidden, cell), strict=True)]
+            finals.append(final)
         hidden, cell = (torch.stack(parts) for parts in zip(*finals, strict=True))
         return layers, (hidden, cell)
 
@@ -198,15 +200,15 @@ class ElmoEncoder(nn.Module):
         initial = []
         for index, size in enumerate(self.state_sizes):
             if states is None:
-                initial.append(like.new_zeros(len(self.layers), len(like), size))
+                initial.append(like.new_zeros(len(self.layers), like.shape[0], size))
                 continue
             given = states[index].to(like)
             if given.dim() != 3 or given.shape[0] != len(self.layers) or given.shape[2] != size:
                 raise ValueError(
-                    f"`states[{index}]` must have the shape ({len(self.layers)}, rows, {size}) of the `states` that the "
-                    f"model returned, but has {tuple(given.shape)}."
+                    f"`states[{index}]` must have the shape ({len(self.layers)}, rows, {size}) of the `states` that "
+                    f"the model returned, but has {tuple(given.shape)}."
                 )
-            missing = len(like) - given.shape[1]
+            missing = like.shape[0] - given.shape[1]
             initial.append(nn.functional.pad(given, (0, 0, 0, missing)) if missing > 0 else given)
         return initial
 
@@ -282,6 +284,10 @@ class ElmoPreTrainedModel(PreTrainedModel):
         """Operations of a training step; a word is one token, not as many as it has characters."""
         words = inputs[self.main_input_name].shape[:2].numel() if self.main_input_name in inputs else 0
         return 6 * words * self.num_parameters(exclude_embeddings=True)
+
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """As for models of transformers itself: `_init_weights` spares loaded weights, so every module is visited."""
+        super()._initialize_weights(module, is_custom_code=False)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
