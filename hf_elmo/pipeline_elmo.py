@@ -11,7 +11,7 @@ TASK = "token-classification"
 
 
 class CharacterRowsMixin:
-    """Lets `gather_pre_entities` take `input_ids` of shape (seq, characters); one id a token passes through as before."""
+    """Lets `gather_pre_entities` take `input_ids` of shape (seq, characters); one id a token passes as before."""
 
     accepts_character_rows = True
 

@@ -1,0 +1,601 @@
+"""Text -> words -> rows of character ids: the tokenizer of ELMo.
+
+The Rust tokenizer finds the words, with their offsets, truncation, overflow, pairs and padding; its model knows no
+word, so each word is one token and the token is the word itself. One vectorised step, `words_to_rows`, then turns
+words into rows of character ids: `input_ids` has shape (batch, seq, characters).
+"""
+
+import copy
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Encoding, Tokenizer
+from tokenizers.models import Unigram
+from transformers import BatchEncoding, TokenizersBackend
+from transformers.tokenization_utils_base import TruncationStrategy
+from transformers.utils import PaddingStrategy, TensorType, is_torch_tensor, to_py_obj
+
+from .character_ids_elmo import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, rows_to_words, words_to_rows
+from .word_splitters_elmo import build_word_splitter, word_splitter_name
+
+BOS_TOKEN = "<S>"
+EOS_TOKEN = "</S>"
+
+# Stand-ins for what Rust drops (an empty word) or refuses (a lone surrogate); they never reach the ids.
+EMPTY_WORD = " "
+LONE_SURROGATE = "\ue000"
+
+_own = threading.local()
+
+
+def build_backend(special_tokens: list[str]) -> Tokenizer:
+    """Builds a Rust tokenizer that knows padding, unknown, begin and end, ids 0 to 3, and takes words as they are.
+
+    The scores of the Unigram model are positive, so that many unknown letters, which it joins into one token, weigh
+    more than a special token among them (`x[PAD]y`).
+    """
+    if len(set(special_tokens)) < len(special_tokens):
+        raise ValueError(f"The special tokens {special_tokens} must differ from each other.")
+    backend = Tokenizer(Unigram([(token, 100.0) for token in special_tokens], unk_id=1, byte_fallback=False))
+    backend.add_special_tokens([AddedToken(token, single_word=True, normalized=False) for token in special_tokens])
+    return backend
+
+
+def boundary_ids(backend: Tokenizer) -> set[int]:
+    """The ids that the post-processor of a saved tokenizer puts around a sentence."""
+    template = json.loads(backend.to_str())["post_processor"] or {}
+    return {identifier for token in template.get("special_tokens", {}).values() for identifier in token["ids"]}
+
+
+def thread_backend(definition: str, whole_words: bool) -> Tokenizer:
+    """A Rust tokenizer that only the calling thread uses, so that a call may set truncation and padding on it.
+
+    Args:
+        definition: The content of tokenizer.json.
+        whole_words: Take words as they are: no pre-tokenizer, no tokens that a user added.
+    """
+    backends: dict[tuple[str, bool], Tokenizer] = _own.__dict__.setdefault("backends", {})
+    key = (definition, whole_words)
+    if key not in backends:
+        if len(backends) >= 8:
+            backends.clear()
+        parts = json.loads(definition)
+        parts["truncation"] = parts["padding"] = None
+        if whole_words:
+            parts["pre_tokenizer"] = None
+            parts["added_tokens"] = [token for token in parts["added_tokens"] if token["special"]]
+        backends[key] = Tokenizer.from_str(json.dumps(parts))
+    return backends[key]
+
+
+def has_utf8_form(text: str) -> bool:
+    """Whether the text holds no lone surrogate."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def text_for_rust(text: Any, are_words: bool) -> Any:
+    """Puts the stand-ins into a text, a list of words, or lists of these; anything else is left to Rust to refuse."""
+    if isinstance(text, (list, tuple)):
+        return type(text)(text_for_rust(part, are_words) for part in text)
+    if not isinstance(text, str):
+        return text
+    if not has_utf8_form(text):
+        return "".join(LONE_SURROGATE if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+    return text or EMPTY_WORD if are_words else text
+
+
+def surface_words(encoding: Encoding, sequences: Sequence[Any], are_words: bool) -> list[str]:
+    """The words of an encoding, without its padding, as they were given.
+
+    Args:
+        encoding: The encoding of one text or of a pair.
+        sequences: The text, or both; each a string or, if `are_words`, a list of words.
+        are_words: Whether the sequences are lists of words.
+    """
+    tokens, real = encoding.tokens, encoding.attention_mask
+    if not are_words and all(has_utf8_form(text) for text in sequences):
+        return [token for token, is_real in zip(tokens, real, strict=True) if is_real]
+    spans: list[Any] = encoding.word_ids if are_words else [slice(*offsets) for offsets in encoding.offsets]
+    return [
+        token if sequence is None else sequences[sequence][span]
+        for token, is_real, sequence, span in zip(tokens, real, encoding.sequence_ids, spans, strict=True)
+        if is_real
+    ]
+
+
+def arrange(rows: np.ndarray, masks: Sequence[Sequence[int]]) -> np.ndarray | list[np.ndarray]:
+    """Puts the rows where the masks are 1, rows of zeros where they are 0.
+
+    Args:
+        rows: Array of shape (ones in all masks, width).
+        masks: One mask for each example.
+
+    Returns:
+        Array of shape (batch, seq, width), int64, or, where the lengths differ, a list of arrays (length, width).
+    """
+    lengths = np.fromiter(map(len, masks), dtype=np.int64, count=len(masks))
+    width = rows.shape[1]
+    if lengths.sum() == len(rows):
+        arranged = rows.astype(np.int64)
+    else:
+        arranged = np.zeros((lengths.sum(), width), dtype=np.int64)
+        arranged[np.fromiter(chain.from_iterable(masks), dtype=bool, count=len(arranged))] = rows
+    if np.all(lengths == lengths[0]):
+        return arranged.reshape(len(masks), lengths[0], width)
+    ends = np.cumsum(lengths).tolist()
+    return [arranged[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def are_lists_of_words(batch: Sequence[Any]) -> bool:
+    """Whether every example is one list of words, not a pair of them."""
+    return all(
+        isinstance(words, (list, tuple)) and not (words and isinstance(words[0], (list, tuple))) for words in batch
+    )
+
+
+def depth_of(value: Any) -> int:
+    """How deep lists, arrays or tensors are nested; 0 for a number."""
+    if isinstance(value, (list, tuple)):
+        return 1 + max(
+            map(depth_of, value[:1] if value and not isinstance(value[0], (list, tuple)) else value), default=0
+        )
+    return getattr(value, "ndim", 0)
+
+
+def sequences_of(text: Any, pair: Any, are_words: bool) -> list[Any]:
+    """The texts, or lists of words, of one example, which may come as a pair in one."""
+    if pair is not None:
+        return [text, pair]
+    is_pair = bool(text) and isinstance(text[0], (list, tuple)) if are_words else isinstance(text, (list, tuple))
+    return list(text) if is_pair else [text]
+
+
+def offsets_of_words(encoding: Encoding, sequences: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+    """The offsets of an encoding of lists of words, where a stand-in for an empty word has no extent."""
+    places: Any = zip(encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True)
+    return [
+        (0, 0) if sequence is not None and not sequences[sequence][word] else offsets
+        for offsets, sequence, word in places
+    ]
+
+
+def padded_lengths(
+    lengths: list[int], strategy: PaddingStrategy, max_length: int | None, multiple_of: int | None
+) -> list[int]:
+    """The lengths that examples of these lengths have after padding."""
+    if strategy == PaddingStrategy.DO_NOT_PAD:
+        return lengths
+    target = max_length if strategy == PaddingStrategy.MAX_LENGTH and max_length is not None else max(lengths)
+    if multiple_of:
+        target = -(-target // multiple_of) * multiple_of
+    return [max(target, length) for length in lengths]
+
+
+def finish_ids(ids: Any, return_tensors: Any) -> Any:
+    """Arrays as the caller wants them: as a tensor, as an array, or, for None, as nested lists."""
+    if return_tensors is None:
+        return ids.tolist() if isinstance(ids, np.ndarray) else [rows.tolist() for rows in ids]
+    if isinstance(ids, np.ndarray) and TensorType(return_tensors) == TensorType.PYTORCH:
+        return torch.from_numpy(ids)
+    return ids
+
+
+class WordEncodings(Sequence[Encoding]):
+    """The Rust encodings of lists of words, each made when it is asked for: the ids need none of them."""
+
+    def __init__(
+        self,
+        definition: str,
+        batch: Sequence[Sequence[str]],
+        add_special_tokens: bool = True,
+        padded: Sequence[int] | None = None,
+        **padding: Any,
+    ) -> None:
+        """`definition`: the content of tokenizer.json; `padded`: the length of each encoding after padding."""
+        self._definition = definition
+        self._batch = batch
+        self._add_special_tokens = add_special_tokens
+        self._padded = padded
+        self._padding = padding
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        backend = thread_backend(self._definition, whole_words=True)
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True
+        words = text_for_rust(self._batch[index], are_words=True)
+        encoding = backend.encode(words, is_pretokenized=True, add_special_tokens=self._add_special_tokens)
+        if self._padded is not None:
+            encoding.pad(self._padded[index], **self._padding)
+        return encoding
+
+    def __reduce__(self) -> tuple[type, tuple[list[Encoding]]]:
+        return list, (list(self),)
+
+
+class ElmoTokenizer(TokenizersBackend):
+    """Tokenizer of ELMo: one token a word, one row of character ids a token.
+
+    `input_ids` has shape (batch, seq, `max_characters_per_token`), int64: NumPy arrays, one for each example, or one
+    array or tensor with `return_tensors`. Everything else is as with any other tokenizer of transformers. A sentence
+    is framed as `<S> a </S>`, a pair as `<S> a </S> <S> b </S>`; padding is a row of zeros.
+
+    Lists of words (`is_split_into_words=True`) stay as they are: a word may hold blanks, or be empty. The words `<S>`
+    and `</S>` mean the boundaries, as in AllenNLP; `[PAD]` and `[UNK]` in a text are words like any other. A word is
+    cut after `max_characters_per_token - 2` bytes. Lone surrogates are left out of the ids, as in AllenNLP.
+
+    `decode` gives the words back, joined by one blank each.
+
+    Args:
+        word_splitter (`str`, *optional*, defaults to `"whitespace"`):
+            How text becomes words: `"whitespace"` (it is tokenized already), `"treebank"` (English: punctuation,
+            `n't`, `'s` apart, as ELMo's training text) or `"punctuation"` (other languages: punctuation apart).
+        max_characters_per_token (`int`, *optional*, defaults to 50):
+            Character ids in a row, those of begin and end of word included.
+        bos_token (`str`, *optional*, defaults to `"<S>"`):
+            The word before a sentence; `None` leaves it out.
+        eos_token (`str`, *optional*, defaults to `"</S>"`):
+            The word after a sentence; `None` leaves it out.
+        pad_token (`str`, *optional*, defaults to `"[PAD]"`):
+            The name of padding.
+        unk_token (`str`, *optional*, defaults to `"[UNK]"`):
+            The name under which the Rust tokenizer files every word; no word is unknown to ELMo.
+
+    Raises:
+        ValueError: `word_splitter` is unknown, or `max_characters_per_token` leaves no room for a byte.
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json"}
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def __init__(
+        self,
+        word_splitter: str | None = None,
+        max_characters_per_token: int = 50,
+        bos_token: str | AddedToken | None = BOS_TOKEN,
+        eos_token: str | AddedToken | None = EOS_TOKEN,
+        pad_token: str | AddedToken = "[PAD]",
+        unk_token: str | AddedToken = "[UNK]",
+        tokenizer_file: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if max_characters_per_token < 3:
+            raise ValueError(
+                f"max_characters_per_token is {max_characters_per_token}: it must be 3 or more, for begin of word, a"
+                " byte and end of word."
+            )
+        framed = {2, 3}
+        if tokenizer_file is None:
+            names = [str(pad_token), str(unk_token), str(bos_token or BOS_TOKEN), str(eos_token or EOS_TOKEN)]
+            backend = build_backend(names)
+        else:
+            backend = Tokenizer.from_file(tokenizer_file)
+            framed = boundary_ids(backend)
+        held = word_splitter_name(backend)
+        self._word_splitter = word_splitter or held or "whitespace"
+        if self._word_splitter != held and (held or backend.pre_tokenizer is None):
+            backend.pre_tokenizer = build_word_splitter(self._word_splitter)
+        self.max_characters_per_token = max_characters_per_token
+        self._tokenizer = backend
+
+        # A text is never searched for special tokens: what looks like one is a word.
+        kwargs.setdefault("split_special_tokens", True)
+        kwargs.setdefault("add_bos_token", bos_token is not None and 2 in framed)
+        kwargs.setdefault("add_eos_token", eos_token is not None and 3 in framed)
+        super().__init__(
+            word_splitter=self._word_splitter,
+            max_characters_per_token=max_characters_per_token,
+            bos_token=bos_token,
+            eos_token=eos_token,
+            pad_token=pad_token,
+            unk_token=unk_token,
+            **kwargs,
+        )
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Keeps `tokenizer_file`, which the constructor reads whole: the splitter is in it."""
+        return kwargs
+
+    @property
+    def word_splitter(self) -> str:
+        """The name of the word splitter."""
+        return self._word_splitter
+
+    @property
+    def boundaries(self) -> dict[str, int]:
+        """The words that mean begin and end of sentence -> their character ids."""
+        return {self.bos_token or BOS_TOKEN: BEGIN_SENTENCE, self.eos_token or EOS_TOKEN: END_SENTENCE}
+
+    def _encode_plus(  # type: ignore[override]
+        self,
+        text: Any,
+        text_pair: Any = None,
+        truncation_strategy: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE,
+        max_length: int | None = None,
+        is_split_into_words: bool = False,
+        return_tensors: Any = None,
+        return_overflowing_tokens: bool = False,
+        return_offsets_mapping: bool = False,
+        **options: Any,
+    ) -> BatchEncoding:
+        is_batched = isinstance(text, (list, tuple))
+        if is_split_into_words:
+            is_batched = is_batched and len(text) > 0 and isinstance(text[0], (list, tuple))
+        if is_batched and len(text) == 0:
+            return BatchEncoding({name: [] for name in self.model_input_names}, [], tensor_type=return_tensors)
+        batch = text if is_batched else [text]
+        pairs = text_pair if is_batched else [text_pair] if text_pair else None
+
+        needs_rust = (
+            pairs is not None or return_overflowing_tokens or return_offsets_mapping or not is_split_into_words
+        )
+        if not needs_rust and are_lists_of_words(batch):
+            longest = max(map(len, batch)) + self.num_special_tokens_to_add()
+            cuts = truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE
+            needs_rust = cuts and max_length is not None and longest > max_length
+        else:
+            needs_rust = True
+        if needs_rust:
+            data, encodings = self._encode_with_rust(
+                batch,
+                pairs,
+                truncation_strategy=truncation_strategy,
+                max_length=max_length,
+                is_split_into_words=is_split_into_words,
+                return_overflowing_tokens=return_overflowing_tokens,
+                return_offsets_mapping=return_offsets_mapping,
+                **options,
+            )
+        else:
+            data, encodings = self._encode_words(batch, max_length=max_length, **options)
+
+        if return_tensors is not None:
+            data["input_ids"] = finish_ids(data["input_ids"], return_tensors)
+        else:
+            data["input_ids"] = list(data["input_ids"])
+            if not is_batched and not return_overflowing_tokens:
+                data = {k: v[0] if isinstance(v[0], (list, np.ndarray)) else v for k, v in data.items()}
+        n_sequences = 1 if isinstance(encodings, WordEncodings) else None
+        return BatchEncoding(data, encodings, tensor_type=return_tensors, n_sequences=n_sequences)
+
+    def _encode_words(
+        self,
+        batch: Sequence[Sequence[str]],
+        add_special_tokens: bool = True,
+        padding_strategy: PaddingStrategy = PaddingStrategy.DO_NOT_PAD,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool | None = None,
+        return_special_tokens_mask: bool = False,
+        return_length: bool = False,
+        verbose: bool = True,
+        **unused: Any,
+    ) -> tuple[dict[str, Any], Sequence[Encoding]]:
+        """Encodes lists of words of which none is cut: nothing is left for Rust to decide, so nothing goes through it.
+
+        Returns:
+            What `_encode_with_rust` returns; the encodings are made when they are asked for.
+        """
+        definition = self.backend_tokenizer.to_str()
+        frame = WordEncodings(definition, [["word"]], add_special_tokens)[0]
+        at = frame.word_ids.index(0)
+        before, after = frame.tokens[:at], frame.tokens[at + 1 :]
+        lengths = [len(before) + len(words) + len(after) for words in batch]
+        padded = padded_lengths(lengths, padding_strategy, max_length, pad_to_multiple_of)
+        side = padding_side or self.padding_side
+        for length in lengths:
+            self._eventual_warn_about_too_long_sequence(range(length), max_length, verbose)  # type: ignore[arg-type]
+
+        def columns(special_before: Any, word: Any, special_after: Any, padding: Any) -> list[list[Any]]:
+            rows = []
+            for words, length, target in zip(batch, lengths, padded, strict=True):
+                row = [*special_before, *([word] * len(words)), *special_after]
+                fill = [padding] * (target - length)
+                rows.append(row + fill if side == "right" else fill + row)
+            return rows
+
+        surfaces = list(chain.from_iterable(chain(before, words, after) for words in batch))
+        rows = words_to_rows(surfaces, self.max_characters_per_token, self.boundaries)
+        mask = columns([1] * len(before), 1, [1] * len(after), 0)
+        data: dict[str, Any] = {"input_ids": arrange(rows, mask)}
+        if "token_type_ids" in self.model_input_names if return_token_type_ids is None else return_token_type_ids:
+            types = frame.type_ids
+            data["token_type_ids"] = columns(types[:at], types[at], types[at + 1 :], self.pad_token_type_id)
+        if "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask:
+            data["attention_mask"] = mask
+        if return_special_tokens_mask:
+            data["special_tokens_mask"] = columns([1] * len(before), 0, [1] * len(after), 1)
+        if return_length:
+            data["length"] = padded
+        encodings = WordEncodings(
+            definition,
+            batch,
+            add_special_tokens,
+            padded,
+            direction=side,
+            pad_id=self.pad_token_id,
+            pad_type_id=self.pad_token_type_id,
+            pad_token=self.pad_token,
+        )
+        return data, encodings
+
+    def _encode_with_rust(
+        self, batch: Sequence[Any], pairs: Any, is_split_into_words: bool, **options: Any
+    ) -> tuple[dict[str, Any], Sequence[Encoding]]:
+        """Encodes a batch with the base class, then writes rows where it wrote one id a token.
+
+        Returns:
+            The columns, `input_ids` among them as `arrange` returns it, and the Rust encodings of the batch.
+        """
+        private = copy.copy(self)
+        private._tokenizer = thread_backend(self.backend_tokenizer.to_str(), whole_words=is_split_into_words)
+        encoded = super(ElmoTokenizer, private)._encode_plus(
+            text_for_rust(batch, is_split_into_words),
+            None if pairs is None else text_for_rust(pairs, is_split_into_words),
+            is_split_into_words=is_split_into_words,
+            **options,
+        )
+        data, encodings = encoded.data, encoded.encodings or []
+        examples = [
+            sequences_of(first, second, is_split_into_words)
+            for first, second in zip(batch, [None] * len(batch) if pairs is None else pairs, strict=True)
+        ]
+        samples = data.get("overflow_to_sample_mapping", range(len(batch)))
+        surfaces = [
+            surface_words(encoding, examples[sample], is_split_into_words)
+            for encoding, sample in zip(encodings, samples, strict=True)
+        ]
+        rows = words_to_rows(list(chain.from_iterable(surfaces)), self.max_characters_per_token, self.boundaries)
+        data["input_ids"] = arrange(rows, [encoding.attention_mask for encoding in encodings])
+        if is_split_into_words and "offset_mapping" in data:
+            data["offset_mapping"] = [
+                offsets_of_words(encoding, examples[sample])
+                for encoding, sample in zip(encodings, samples, strict=True)
+            ]
+        return data, encodings
+
+    def pad(
+        self,
+        encoded_inputs: Any,
+        padding: bool | str | PaddingStrategy = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: Any = None,
+        verbose: bool = True,
+    ) -> BatchEncoding:
+        """Pads examples as the base class does, `input_ids` with rows of zeros.
+
+        The base class would take one example, of shape (seq, characters), for a batch. It pads a stand-in of one id a
+        word; the rows then go where the stand-in says.
+        """
+        if isinstance(encoded_inputs, (list, tuple)) and encoded_inputs and isinstance(encoded_inputs[0], Mapping):
+            encoded_inputs = {key: [example[key] for example in encoded_inputs] for key in encoded_inputs[0]}
+        name = self.model_input_names[0]
+        ids: Any = encoded_inputs.get(name) if isinstance(encoded_inputs, Mapping) else None
+        depth = depth_of(ids)
+        options: dict[str, Any] = {
+            "padding": padding,
+            "max_length": max_length,
+            "pad_to_multiple_of": pad_to_multiple_of,
+            "padding_side": padding_side,
+            "return_attention_mask": return_attention_mask,
+            "verbose": verbose,
+        }
+        if depth < 2:
+            return super().pad(encoded_inputs, return_tensors=return_tensors, **options)
+
+        examples: list[Any] = [ids] if depth == 2 else list(ids)
+        if return_tensors is None:
+            parts = [ids, *ids]
+            is_pt, is_np = any(map(is_torch_tensor, parts)), any(isinstance(part, np.ndarray) for part in parts)
+            return_tensors = "pt" if is_pt else "np" if is_np else None
+        stand_ins = [[-1] * len(example) for example in examples]
+        others = {key: to_py_obj(value) for key, value in encoded_inputs.items() if key != name}
+        padded = super().pad({name: stand_ins if depth == 3 else stand_ins[0], **others}, **options)
+
+        rows = [np.asarray(to_py_obj(example)) for example in examples if len(example) > 0]
+        width = self.max_characters_per_token
+        flat = np.concatenate(rows) if rows else np.zeros((0, width), dtype=np.int64)
+        kept = padded[name] if depth == 3 else [padded[name]]
+        arranged = arrange(flat, [[int(value == -1) for value in values] for values in kept])
+        padded[name] = finish_ids(arranged if depth == 3 else arranged[0], return_tensors)
+        return BatchEncoding(padded.data, tensor_type=return_tensors)
+
+    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
+        """The word of one row, the words of several; ids that are no rows are those of the special tokens.
+
+        Args:
+            ids: Rows of shape (seq, characters), one row, a token id or a list of token ids.
+            skip_special_tokens: Leave out padding and boundaries.
+        """
+        depth = depth_of(ids)
+        if depth == 1 and self._is_row(ids):
+            return self._words_of(np.asarray(to_py_obj(ids))[None], skip_special_tokens=False)[0]
+        if depth == 2:
+            return self._words_of(np.asarray(to_py_obj(ids)), skip_special_tokens)
+        return super().convert_ids_to_tokens(to_py_obj(ids), skip_special_tokens)
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """The words, joined by one blank each."""
+        return " ".join(tokens)
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> str | list[str]:
+        """The text of an example, (seq, characters), or the texts of a batch, (batch, seq, characters).
+
+        The words come back byte for byte, up to the limit at which they were cut, joined by one blank each.
+        """
+        depth = depth_of(token_ids)
+        if depth == 3:
+            return [self._decode(example, skip_special_tokens, **options) for example in token_ids]
+        if depth == 2:
+            return self._decode(token_ids, skip_special_tokens, **options)
+        return super().decode(token_ids, skip_special_tokens, **options)
+
+    def _decode(
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        **options: Any,
+    ) -> str:
+        if isinstance(token_ids, Mapping):
+            token_ids = token_ids["input_ids"]
+        depth = depth_of(token_ids)
+        if depth < 2 and not (depth == 1 and self._is_row(token_ids)):
+            return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **options)
+        words = self._words_of(np.atleast_2d(to_py_obj(token_ids)), skip_special_tokens)
+        text = self.convert_tokens_to_string(words)
+        if clean_up_tokenization_spaces is None:
+            clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
+        return self.clean_up_tokenization(text) if clean_up_tokenization_spaces else text
+
+    def get_special_tokens_mask(
+        self, token_ids_0: Any, token_ids_1: Any = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """1 for padding and boundaries, 0 for words.
+
+        Args:
+            token_ids_0: Rows of shape (seq, characters).
+            token_ids_1: The rows of the second text of a pair; not with `already_has_special_tokens`.
+            already_has_special_tokens: Whether the boundaries are among the rows; else they are counted in.
+        """
+        if not already_has_special_tokens:
+            before, after = [1] * self.add_bos_token, [1] * self.add_eos_token
+            parts = [token_ids_0] if token_ids_1 is None else [token_ids_0, token_ids_1]
+            return list(chain.from_iterable([*before, *([0] * len(part)), *after] for part in parts))
+        if token_ids_1 is not None or depth_of(token_ids_0) != 2:
+            return super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens)
+        rows = np.asarray(to_py_obj(token_ids_0))
+        return np.isin(rows[:, 1], [0, BEGIN_SENTENCE, END_SENTENCE]).astype(int).tolist()
+
+    def _is_row(self, ids: Any) -> bool:
+        return len(ids) == self.max_characters_per_token and (int(ids[0]) == BEGIN_WORD or not any(map(int, ids)))
+
+    def _words_of(self, rows: np.ndarray, skip_special_tokens: bool) -> list[str]:
+        special = {0: str(self.pad_token), **{character: word for word, character in self.boundaries.items()}}
+        words = rows_to_words(rows, special)
+        if not skip_special_tokens:
+            return words
+        return [word for word, head in zip(words, rows[:, 1].tolist(), strict=True) if head not in special]
+
+
+__all__ = ["ElmoTokenizer"]
