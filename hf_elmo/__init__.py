@@ -16,7 +16,6 @@ from .modeling_elmo import (
 )
 from .tokenization_elmo import ElmoTokenizer
 
-
 register_auto_classes()
 
 __all__ = [
