@@ -1,15 +1,17 @@
 """transformers' own common checks, which its source distribution has and its wheel has not."""
 
 import importlib
-import importlib.util
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import transformers
@@ -17,12 +19,31 @@ import transformers
 # Our tests are the package `tests` too: theirs go by another name.
 PACKAGE = "transformers_tests"
 
+# What its test files import from folders that the source distribution leaves out: two mixins, which are empty here, and
+# settings that every configuration takes.
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
+    "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
+    "utils.test_configuration_utils": {
+        "config_common_kwargs": {
+            "return_dict": False,
+            "output_hidden_states": True,
+            "dtype": "float16",
+            "architectures": ["Any"],
+            "id2label": {0: "label"},
+            "label2id": {"label": 0},
+            "problem_type": "regression",
+        }
+    },
+}
+
 
 def transformers_tests(module_name: str) -> ModuleType:
     """Imports a module of transformers' tests folder, such as `test_tokenization_common`.
 
-    The folder is that of `HF_ELMO_TRANSFORMERS_SOURCE` if this is set, else of the source distribution of the installed
-    version, fetched once into the user's cache; the calling module is skipped, saying so, where neither is to be had.
+    The folder is that of `HF_ELMO_TRANSFORMERS_SOURCE` if this is set, else of the source distribution of the
+    installed version, fetched once into the user's cache; the calling module is skipped, saying so, where neither is
+    to be had.
     """
     if PACKAGE not in sys.modules:
         folder = find_tests_folder()
@@ -32,10 +53,21 @@ def transformers_tests(module_name: str) -> ModuleType:
                 " (set HF_ELMO_TRANSFORMERS_SOURCE to its folder)",
                 allow_module_level=True,
             )
-        spec = importlib.util.spec_from_file_location(PACKAGE, None, submodule_search_locations=[str(folder)])
-        assert spec is not None
-        sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+        add_package(PACKAGE, [str(folder)])
+        for name, contents in LEFT_OUT.items():
+            parent, module = name.split(".")
+            if not (folder / parent / f"{module}.py").is_file():
+                add_package(f"{PACKAGE}.{parent}", [])
+                vars(add_package(f"{PACKAGE}.{name}", [])).update(contents)
     return importlib.import_module(f"{PACKAGE}.{module_name}")
+
+
+def add_package(name: str, folders: list[str]) -> ModuleType:
+    """Makes a package of folders that need no `__init__.py`."""
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = folders
+    sys.modules[name] = module_from_spec(spec)
+    return sys.modules[name]
 
 
 @cache
