@@ -12,6 +12,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import transformers
@@ -19,8 +20,8 @@ import transformers
 # Our tests are the package `tests` too: theirs go by another name.
 PACKAGE = "transformers_tests"
 
-# What its test files import from folders that the source distribution leaves out: two mixins, which are empty here, and
-# settings that every configuration takes.
+# What its test files import from folders that the source distribution leaves out: two mixins, which are empty here,
+# and settings that every configuration takes.
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
     "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
@@ -59,7 +60,9 @@ def transformers_tests(module_name: str) -> ModuleType:
             if not (folder / parent / f"{module}.py").is_file():
                 add_package(f"{PACKAGE}.{parent}", [])
                 vars(add_package(f"{PACKAGE}.{name}", [])).update(contents)
-    return importlib.import_module(f"{PACKAGE}.{module_name}")
+    # They import transformers from the folder of its sources, which may be absent; the installed one is the same.
+    with patch("transformers.utils.direct_transformers_import", lambda *_: transformers):
+        return importlib.import_module(f"{PACKAGE}.{module_name}")
 
 
 def add_package(name: str, folders: list[str]) -> ModuleType:
