@@ -1,7 +1,6 @@
 """From an original checkpoint to a complete folder for transformers, compared with the original before it appears."""
 
 import contextlib
-import gc
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_elmo.tokenization_elmo import ElmoTokenizer
 from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
@@ -18,6 +16,7 @@ from transformers.utils import logging
 
 from hf_elmo.configuration_elmo import ElmoConfig
 from hf_elmo.modeling_elmo import ElmoModel
+from hf_elmo.tokenization_elmo import ElmoTokenizer
 
 from . import verify
 from .checkpoint import SourceCheckpoint
@@ -86,8 +85,8 @@ def convert_checkpoint(
         bar.set_description("Saving")
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
+        share_mode(folder)
         del model
-        gc.collect()
         bar.update()
         bar.set_description("Comparing")
         loaded = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
@@ -114,7 +113,7 @@ def convert_checkpoint(
     return report
 
 
-PROGRESS_FORMAT = "{desc}: {percentage:3.0f}% |{bar}| {elapsed}"
+PROGRESS_FORMAT = "{desc}{percentage:3.0f}% |{bar:30}| {elapsed}"
 
 
 def configure(checkpoint: SourceCheckpoint) -> tuple[ElmoConfig, tuple[str, ...]]:
@@ -159,6 +158,13 @@ def make_tokenizer(config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:
         return ElmoTokenizer(word_splitter=word_splitter, max_characters_per_token=config.max_characters_per_token)
     except ValueError as error:
         raise ConversionError(str(error)) from error
+
+
+def share_mode(folder: Path) -> None:
+    """Gives every file the mode of a new file; safetensors makes its own readable for the owner alone."""
+    mode = (folder / "config.json").stat().st_mode
+    for path in folder.iterdir():
+        path.chmod(mode)
 
 
 def build_model(checkpoint: SourceCheckpoint, steps: Sequence[Step], config: ElmoConfig, bar: Any) -> ElmoModel:

@@ -119,9 +119,7 @@ def read_options(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConversionError(f"The options file {path} is not valid JSON: {error}.") from error
     if not isinstance(options, dict):
-        raise ConversionError(
-            f"The options file {path} must hold a JSON object, but holds a {type(options).__name__}."
-        )
+        raise ConversionError(f"The options file {path} must hold a JSON object, not a {type(options).__name__}.")
     return options
 
 

@@ -1,5 +1,6 @@
 """What a conversion did, for the person who ran it and for the folder's README."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,16 @@ def usage(folder: str, text: str) -> str:
             "import hf_elmo  # makes the Auto classes know ELMo",
             "from transformers import AutoModel, AutoTokenizer",
             "",
-            f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
-            f"model = AutoModel.from_pretrained({folder!r})",
-            f"vectors = model(**tokenizer({text!r}, return_tensors='pt')).last_hidden_state",
+            f"tokenizer = AutoTokenizer.from_pretrained({quote(folder)})",
+            f"model = AutoModel.from_pretrained({quote(folder)})",
+            f'vectors = model(**tokenizer({quote(text)}, return_tensors="pt")).last_hidden_state',
         ]
     )
+
+
+def quote(text: str) -> str:
+    """A string as Python source in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:

@@ -15,8 +15,8 @@ ReadTensor = Callable[[str], DoubleArray]
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 
-SENTENCES = (("The", "crane", "flew", "."), ("Ёлка", "naïve", "un" * 40))
-"""Words of one and of several bytes a character, short and beyond the limit; sentences of different length."""
+SENTENCES = (("The", "crane", "flew", "."), ("Ёлка", "naïve", "un" * 24))
+"""Words of one and of several bytes a character, up to the usual limit of 48; sentences of different length."""
 
 
 def evaluate(

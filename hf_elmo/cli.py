@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ._version import __version__
+from .conversion.errors import ConversionError
 
 app = typer.Typer(
     help="ELMo for the Hugging Face ecosystem: convert original checkpoints, and export them back.",
@@ -48,7 +49,7 @@ def friendly_errors() -> Iterator[None]:
             signal.signal(getattr(signal, name), stop)
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ConversionError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
