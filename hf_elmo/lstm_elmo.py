@@ -5,6 +5,7 @@ numbers, forward and backward: `lstm_over_mask`, the plain reference, which walk
 batch, and `lstm_over_packed_words`, which walks over the words alone, longest rows first.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 INPUT_PRODUCT_WORDS = 2048
 
 State = tuple[torch.Tensor, torch.Tensor]
+# A step's state and output. A name, because strict export cannot trace `tuple[...]` beside an inner function.
+Stepped = tuple[State, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def lstm_over_mask(
 
 def _masked_step(
     lstm: ElmoLstm, state: State, gates: torch.Tensor, is_word: torch.Tensor
-) -> tuple[State, torch.Tensor]:
+) -> Stepped:
     hidden, cell = lstm.step(gates, *state)
     kept = torch.where(is_word, hidden, state[0]), torch.where(is_word, cell, state[1])
     return kept, hidden * is_word
@@ -150,7 +153,7 @@ def _scanned_lstm_over_mask(
     """`lstm_over_mask` as one operator, so that an exported graph takes any number of words."""
     from torch._higher_order_ops import scan
 
-    def step(state: State, word: tuple[torch.Tensor, torch.Tensor]) -> tuple[State, torch.Tensor]:
+    def step(state: State, word: State) -> Stepped:
         return _masked_step(lstm, state, *word)
 
     state = (state[0].contiguous(), state[1].contiguous())
@@ -184,7 +187,7 @@ def lstm_over_packed_words(
     return padded.view(batch, length, size), (hidden, cell)
 
 
-def _gates_of_steps(lstm: ElmoLstm, words: torch.Tensor, batch_sizes: list[int]):
+def _gates_of_steps(lstm: ElmoLstm, words: torch.Tensor, batch_sizes: list[int]) -> Iterator[torch.Tensor]:
     """The input product of each step, many steps in one product."""
     start = 0
     while start < len(batch_sizes):

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ class ElmoModelOutput(ModelOutput):
 
     last_hidden_state: torch.FloatTensor | None = None
     representations: tuple[torch.FloatTensor, ...] | None = None
-    states: tuple[torch.FloatTensor, torch.FloatTensor] | None = None
+    states: State | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
 
 
@@ -72,6 +72,8 @@ class ElmoCharacterEncoder(nn.Module):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
+        self.output_size = config.projection_size
+        self.widest_filter = max(width for width, _ in config.filters or [])
         self.character_embeddings = nn.Embedding(config.vocab_size, config.character_embedding_size, padding_idx=0)
         self.convolutions = nn.ModuleList(
             nn.Conv1d(config.character_embedding_size, count, width) for width, count in config.filters or []
@@ -102,15 +104,7 @@ class ElmoCharacterEncoder(nn.Module):
         words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
         varying = (words != words[:, -1:]).any(dim=0).nonzero()
         longest = int(varying[-1]) + 1 if len(varying) else 0
-        widest = max(convolution.kernel_size[0] for convolution in self.convolutions)
-        return self(words[:, : longest + widest])[occurrences]
-
-    @property
-    def output_size(self) -> int:
-        """Size P of a word vector."""
-        if self.projection is not None:
-            return self.projection.out_features
-        return sum(convolution.out_channels for convolution in self.convolutions)
+        return self(words[:, : longest + self.widest_filter])[occurrences]
 
 
 class ElmoLayer(GradientCheckpointingLayer):
@@ -145,11 +139,10 @@ class ElmoLayer(GradientCheckpointingLayer):
         """
         outputs: list[torch.Tensor] = []
         finals: list[State] = []
-        directions = (self.forward_lstm, self.backward_lstm)
-        parts = zip(directions, hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
-        for lstm, inputs, *state in parts:
+        parts = zip(hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
+        for lstm, (inputs, *state) in zip((self.forward_lstm, self.backward_lstm), parts, strict=True):
             output, final = run_lstm(
-                lstm, inputs, mask, tuple(state), reverse=lstm is self.backward_lstm, packing=packing
+                lstm, inputs, mask, (state[0], state[1]), reverse=lstm is self.backward_lstm, packing=packing
             )
             outputs.append(output)
             finals.append(final)
@@ -313,8 +306,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
         table = module.character_embeddings
         init.uniform_(table.weight, -1.0, 1.0)
         if not getattr(table.weight, "_is_hf_initialized", False):
-            init.zeros_(table.weight[table.padding_idx])
-        for convolution in module.convolutions:
+            init.zeros_(table.weight[0])
+        for convolution in cast(list[nn.Conv1d], list(module.convolutions)):
             if self.config.hidden_act == "relu":
                 init.uniform_(convolution.weight, -0.05, 0.05)
             else:
@@ -373,8 +366,9 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def layer_weights(self) -> LayerWeights:
         """The mix that each representation has learned: softmax weights of the layers, and gamma."""
-        weights = torch.stack([mix.scalar_parameters.softmax(dim=0) for mix in self.representations])
-        return LayerWeights(weights.detach(), torch.cat([mix.gamma for mix in self.representations]).detach())
+        mixes = cast(list[ElmoScalarMix], list(self.representations))
+        weights = torch.stack([mix.scalar_parameters.softmax(dim=0) for mix in mixes])
+        return LayerWeights(weights.detach(), torch.cat([mix.gamma for mix in mixes]).detach())
 
     def _word_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         characters = self.config.max_characters_per_token
@@ -413,7 +407,7 @@ class ElmoForSequenceClassification(ElmoPreTrainedModel):
         self.num_labels = config.num_labels
         self.elmo = ElmoModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
         self.apply_freezing()
 
@@ -463,7 +457,7 @@ class ElmoForTokenClassification(ElmoPreTrainedModel):
         self.num_labels = config.num_labels
         self.elmo = ElmoModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout or 0.0)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
         self.apply_freezing()
 
