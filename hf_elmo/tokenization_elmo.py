@@ -333,6 +333,8 @@ class ElmoTokenizer(TokenizersBackend):
         return_offsets_mapping: bool = False,
         **options: Any,
     ) -> BatchEncoding:
+        if is_split_into_words and isinstance(text, str):
+            raise ValueError("is_split_into_words=True takes lists of words: found a string; split it, or leave it out.")
         is_batched = isinstance(text, (list, tuple))
         if is_split_into_words:
             is_batched = is_batched and len(text) > 0 and isinstance(text[0], (list, tuple))
@@ -500,7 +502,7 @@ class ElmoTokenizer(TokenizersBackend):
             "return_attention_mask": return_attention_mask,
             "verbose": verbose,
         }
-        if depth < 2:
+        if depth < 2 or (depth == 2 and not self._is_row(ids[0])):
             return super().pad(encoded_inputs, return_tensors=return_tensors, **options)
 
         examples: list[Any] = [ids] if depth == 2 else list(ids)
@@ -586,6 +588,14 @@ class ElmoTokenizer(TokenizersBackend):
             return super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens)
         rows = np.asarray(to_py_obj(token_ids_0))
         return np.isin(rows[:, 1], [0, BEGIN_SENTENCE, END_SENTENCE]).astype(int).tolist()
+
+    def train_new_from_iterator(self, *args: Any, **options: Any) -> "ElmoTokenizer":
+        """Not possible: ELMo reads bytes and has no vocabulary.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("ELMo reads the bytes of each word: there is no vocabulary to train.")
 
     def _is_row(self, ids: Any) -> bool:
         return len(ids) == self.max_characters_per_token and (int(ids[0]) == BEGIN_WORD or not any(map(int, ids)))
