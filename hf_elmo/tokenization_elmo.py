@@ -180,6 +180,22 @@ def padded_lengths(
     return [max(target, length) for length in lengths]
 
 
+def as_rows(ids: Any, width: int) -> np.ndarray:
+    """The rows of one example, lists, array or tensor, as an array of shape (seq, width).
+
+    Raises:
+        ValueError: The rows have another width.
+    """
+    rows = np.asarray([row.cpu() if is_torch_tensor(row) else row for row in ids], dtype=np.int64)
+    if rows.size == 0:
+        return rows.reshape(0, width)
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise ValueError(
+            f"input_ids of shape {rows.shape} are no rows of {width} characters (max_characters_per_token)."
+        )
+    return rows
+
+
 def finish_ids(ids: Any, return_tensors: Any) -> Any:
     """Arrays as the caller wants them: as a tensor, as an array, or, for None, as nested lists."""
     if return_tensors is None:
@@ -334,7 +350,9 @@ class ElmoTokenizer(TokenizersBackend):
         **options: Any,
     ) -> BatchEncoding:
         if is_split_into_words and isinstance(text, str):
-            raise ValueError("is_split_into_words=True takes lists of words: found a string; split it, or leave it out.")
+            raise ValueError(
+                "is_split_into_words=True takes lists of words: found a string; split it, or leave it out."
+            )
         is_batched = isinstance(text, (list, tuple))
         if is_split_into_words:
             is_batched = is_batched and len(text) > 0 and isinstance(text[0], (list, tuple))
@@ -514,11 +532,9 @@ class ElmoTokenizer(TokenizersBackend):
         others = {key: to_py_obj(value) for key, value in encoded_inputs.items() if key != name}
         padded = super().pad({name: stand_ins if depth == 3 else stand_ins[0], **others}, **options)
 
-        rows = [np.asarray(to_py_obj(example)) for example in examples if len(example) > 0]
-        width = self.max_characters_per_token
-        flat = np.concatenate(rows) if rows else np.zeros((0, width), dtype=np.int64)
+        rows = np.concatenate([as_rows(example, self.max_characters_per_token) for example in examples])
         kept = padded[name] if depth == 3 else [padded[name]]
-        arranged = arrange(flat, [[int(value == -1) for value in values] for values in kept])
+        arranged = arrange(rows, [[int(value == -1) for value in values] for values in kept])
         padded[name] = finish_ids(arranged if depth == 3 else arranged[0], return_tensors)
         return BatchEncoding(padded.data, tensor_type=return_tensors)
 
@@ -531,9 +547,9 @@ class ElmoTokenizer(TokenizersBackend):
         """
         depth = depth_of(ids)
         if depth == 1 and self._is_row(ids):
-            return self._words_of(np.asarray(to_py_obj(ids))[None], skip_special_tokens=False)[0]
+            return self._words_of([ids], skip_special_tokens=False)[0]
         if depth == 2:
-            return self._words_of(np.asarray(to_py_obj(ids)), skip_special_tokens)
+            return self._words_of(ids, skip_special_tokens)
         return super().convert_ids_to_tokens(to_py_obj(ids), skip_special_tokens)
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
@@ -564,7 +580,7 @@ class ElmoTokenizer(TokenizersBackend):
         depth = depth_of(token_ids)
         if depth < 2 and not (depth == 1 and self._is_row(token_ids)):
             return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **options)
-        words = self._words_of(np.atleast_2d(to_py_obj(token_ids)), skip_special_tokens)
+        words = self._words_of([token_ids] if depth == 1 else token_ids, skip_special_tokens)
         text = self.convert_tokens_to_string(words)
         if clean_up_tokenization_spaces is None:
             clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
@@ -586,7 +602,7 @@ class ElmoTokenizer(TokenizersBackend):
             return list(chain.from_iterable([*before, *([0] * len(part)), *after] for part in parts))
         if token_ids_1 is not None or depth_of(token_ids_0) != 2:
             return super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens)
-        rows = np.asarray(to_py_obj(token_ids_0))
+        rows = as_rows(token_ids_0, self.max_characters_per_token)
         return np.isin(rows[:, 1], [0, BEGIN_SENTENCE, END_SENTENCE]).astype(int).tolist()
 
     def train_new_from_iterator(self, *args: Any, **options: Any) -> "ElmoTokenizer":
@@ -600,7 +616,8 @@ class ElmoTokenizer(TokenizersBackend):
     def _is_row(self, ids: Any) -> bool:
         return len(ids) == self.max_characters_per_token and (int(ids[0]) == BEGIN_WORD or not any(map(int, ids)))
 
-    def _words_of(self, rows: np.ndarray, skip_special_tokens: bool) -> list[str]:
+    def _words_of(self, ids: Any, skip_special_tokens: bool) -> list[str]:
+        rows = as_rows(ids, self.max_characters_per_token)
         special = {0: str(self.pad_token), **{character: word for word, character in self.boundaries.items()}}
         words = rows_to_words(rows, special)
         if not skip_special_tokens:
