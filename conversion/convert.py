@@ -72,6 +72,7 @@ def convert_checkpoint(
     known = choose_format(Path(source), format)
     checkpoint = known.read(Path(source), None if options is None else Path(options))
     config, notes = configure(checkpoint)
+    notes += describe_precision(checkpoint)
     steps = plan(checkpoint, known.layout, config)
     tokenizer = make_tokenizer(config, word_splitter)
     with (
@@ -132,6 +133,12 @@ def configure(checkpoint: SourceCheckpoint) -> tuple[ElmoConfig, tuple[str, ...]
         return ElmoConfig(**fields), parsed.assumed
     except ValueError as error:
         raise ConversionError(f"The options in {source} cannot be used: {error}") from error
+
+
+def describe_precision(checkpoint: SourceCheckpoint) -> tuple[str, ...]:
+    """A note when weights are not stored in single precision."""
+    others = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - {"float32"})
+    return (f"Weights stored as {' and '.join(others)} were converted to float32.",) if others else ()
 
 
 def plan(checkpoint: SourceCheckpoint, layout: Layout, config: ElmoConfig) -> list[Step]:

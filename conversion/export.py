@@ -182,4 +182,10 @@ def describe_losses(config: Any) -> tuple[str, ...]:
     notes = ["the weights of the mix of the layers are not part of this format"]
     if any("For" in name for name in config.architectures or []):
         notes.append("the head is not part of this format")
+    if not config.use_skip_connections:
+        notes.append("AllenNLP refuses models without skip connections; bilm-tf reads them")
+    if not config.use_token_projection:
+        notes.append("AllenNLP needs a projection of the character filters; bilm-tf reads models without it")
+    elif config.num_filters == config.projection_size:
+        notes.append("bilm-tf leaves out a projection between equal sizes; AllenNLP uses it")
     return tuple(notes)

@@ -113,6 +113,13 @@ OPTIONS = (
     Option("lstm.use_skip_connections", "use_skip_connections", flag, default=False),
 )
 
+FIXED_FIELDS = {
+    "vocab_size": CHARACTERS_WITHOUT_PADDING + 1,
+    "begin_sentence_character_id": 257,
+    "end_sentence_character_id": 258,
+}
+"""Fields of `ElmoConfig` that are the same in every original model."""
+
 ABSENT = object()
 
 
@@ -220,10 +227,11 @@ def write_options(config: Any) -> dict[str, Any]:
     Raises:
         ConversionError: When the configuration has something that an options file cannot say.
     """
-    if config.vocab_size != CHARACTERS_WITHOUT_PADDING + 1:
-        raise ConversionError(
-            f"An options file describes models of 262 characters, and vocab_size is {config.vocab_size}."
-        )
+    for field, value in FIXED_FIELDS.items():
+        if getattr(config, field) != value:
+            raise ConversionError(
+                f"An options file cannot say that {field} is {getattr(config, field)}; it is always {value}."
+            )
     options: dict[str, Any] = {}
     for option in OPTIONS:
         *groups, key = option.path.split(".")

@@ -133,7 +133,7 @@ def index_tensors(path: Path) -> dict[str, StoredTensor]:
         raise ConversionError(f"The weights file {path} does not exist.")
     problems: list[str] = []
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(path, "r", locking=False) as file:
             tensors = {
                 name: StoredTensor(dataset.shape, dataset.dtype.name, loader(path, name, dataset.shape))
                 for name, dataset in walk(file, problems)
@@ -198,7 +198,7 @@ def loader(path: Path, name: str, shape: tuple[int, ...]) -> Any:
 
     def load() -> FloatArray:
         try:
-            with h5py.File(path, "r") as file:
+            with h5py.File(path, "r", locking=False) as file:
                 stored = file[name][...]
         except DAMAGE as error:
             raise ConversionError(

@@ -28,9 +28,11 @@ def check_output(output: Path) -> None:
             raise ConversionError(f"The output folder {output} exists and is not empty; choose another.")
         if (output.exists() and not output.is_dir()) or output.is_symlink():
             raise ConversionError(f"The output {output} exists and is not a folder; choose another.")
+        if output.exists() and (output.samefile(Path.cwd()) or os.path.ismount(output)):
+            raise ConversionError(f"The output folder {output} is in use by the system; name a new folder inside it.")
     except OSError as error:
         raise ConversionError(f"The output folder {output} cannot be used: {error.strerror or error}.") from error
-    parent = nearest_existing(output.absolute().parent)
+    parent = nearest_existing(Path(os.path.abspath(output)).parent)
     if not parent.is_dir():
         raise ConversionError(f"The output folder {output} cannot be written: {parent} is not a folder.")
     if not os.access(parent, os.W_OK | os.X_OK):
@@ -58,7 +60,8 @@ def staged_folder(output: Path) -> Iterator[Path]:
         ConversionError: When the folder cannot be written.
     """
     check_output(output)
-    parent = output.absolute().parent
+    output = Path(os.path.abspath(output))
+    parent = output.parent
     missing = [path for path in (parent, *parent.parents) if not path.exists()]
     staging = parent / f".{output.name}{MARK}{secrets.token_hex(4)}"
     lock = None
@@ -110,7 +113,9 @@ def remove_abandoned(parent: Path, name: str) -> None:
     """Removes what killed runs for the same output left; folders of running ones are locked and stay."""
     if fcntl is None:
         return
-    for folder in parent.glob(f".{name}{MARK}*"):
+    for folder in parent.iterdir():
+        if not folder.name.startswith(f".{name}{MARK}"):
+            continue
         with contextlib.suppress(OSError):
             lock = hold(folder)
             shutil.rmtree(folder, ignore_errors=True)

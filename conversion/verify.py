@@ -65,7 +65,7 @@ def character_ids(sentence: Sequence[str], length: int) -> NDArray[np.int64]:
 def token_layer(ids: NDArray[np.int64], cnn: Mapping[str, Any], read: ReadTensor, project: bool) -> DoubleArray:
     """Character convolutions, highway layers and projection: (words, length) -> (words, P)."""
     characters = read("char_embed")[-261:][ids]
-    activation = {"relu": relu, "tanh": np.tanh}[cnn["activation"]]
+    activation = relu if cnn["activation"] == "relu" else np.tanh
     features = []
     for index, (width, _) in enumerate(cnn["filters"]):
         kernel = read(f"CNN/W_cnn_{index}")[0]

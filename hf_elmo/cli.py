@@ -38,8 +38,12 @@ def main(
 
 
 @contextlib.contextmanager
-def friendly_errors() -> Iterator[None]:
-    """Errors as one message on stderr without a traceback; signals to end let cleaning up finish first."""
+def friendly_errors(*others: type[Exception]) -> Iterator[None]:
+    """Errors as one message on stderr without a traceback; signals to end let cleaning up finish first.
+
+    Args:
+        *others: What a command raises for its user besides `ConversionError` and `OSError`.
+    """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -49,7 +53,7 @@ def friendly_errors() -> Iterator[None]:
             signal.signal(getattr(signal, name), stop)
     try:
         yield
-    except (ConversionError, OSError) as error:
+    except (ConversionError, OSError, *others) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
@@ -128,7 +132,7 @@ def demo(
     ] = None,
 ) -> None:
     """Make a small untrained checkpoint, convert it and use it, offline and in less than a minute."""
-    with friendly_errors():
+    with friendly_errors(ValueError):
         from .demo import run_demo
 
         run_demo(output)

@@ -298,7 +298,9 @@ class TestTensors:
         edit_weights(source, edit)
         assert_fails("CNN_proj|the tensors would take", source, tmp_path / "elmo")
 
-    def test_tensors_that_unpack_to_far_more_than_the_file(self, source: Path, tmp_path: Path) -> None:
+    def test_tensors_that_unpack_to_far_more_than_the_file(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The options ask for as much, so that only the size of the file tells."""
         size = 2**17
         write_options(source, lstm__dim=size)
@@ -313,12 +315,8 @@ class TestTensors:
                         file[f"{prefix}/{name}"][:1] = 0
 
         edit_weights(source, edit)
-        limit = read_allennlp.SMALLEST_SUSPECT
-        try:
-            read_allennlp.SMALLEST_SUSPECT = 2**20
-            assert_fails("the tensors would take", source, tmp_path / "elmo")
-        finally:
-            read_allennlp.SMALLEST_SUSPECT = limit
+        monkeypatch.setattr(read_allennlp, "SMALLEST_SUSPECT", 2**20)
+        assert_fails("the tensors would take", source, tmp_path / "elmo")
 
     def test_shape_without_values(self, source: Path, tmp_path: Path) -> None:
         edit_weights(source, lambda file: replace(file, "CNN_proj/b_proj", shape=(6,), dtype="f4"))
@@ -420,6 +418,14 @@ class TestOutput:
         with pytest.raises(ConversionError, match="File name too long"):
             convert_checkpoint(source, tmp_path / ("x" * 300))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+    def test_current_folder(self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        with pytest.raises(ConversionError, match="name a new folder inside it"):
+            convert_checkpoint(source, ".")
+        convert_checkpoint(source, "../[odd] name")
+        assert (tmp_path / "[odd] name" / "config.json").is_file()
 
     def test_output_is_looked_at_first(self, tmp_path: Path) -> None:
         (tmp_path / "elmo").write_text("a file")

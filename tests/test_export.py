@@ -134,14 +134,15 @@ def test_operations_undo_themselves(operation: str, shape: tuple[int, ...]) -> N
 class TestModels:
     @pytest.fixture
     def config(self) -> ElmoConfig:
-        return ElmoConfig(
+        config = ElmoConfig(
             character_embedding_size=4,
             filters=[[1, 3], [2, 5]],
             projection_size=4,
             cell_size=6,
             num_highway_layers=1,
-            num_labels=3,
         )
+        config.num_labels = 3
+        return config
 
     def test_model_with_a_head_exports_its_bilm(self, config: ElmoConfig, tmp_path: Path) -> None:
         model = ElmoForTokenClassification(config)
@@ -166,11 +167,13 @@ class TestModels:
         assert f"{report.rounded} forget biases" in report.summary()
 
     def test_half_precision_exports_exactly(self, config: ElmoConfig, tmp_path: Path) -> None:
-        model = ElmoModel(config).to(torch.bfloat16)
+        model = ElmoModel(config)
+        model.bfloat16()
         model.save_pretrained(tmp_path / "half")
         export_checkpoint(tmp_path / "half", tmp_path / "exported")
         tensors = read_tensors(tmp_path / "exported" / "weights.hdf5")
-        assert np.array_equal(tensors["CNN_proj/b_proj"], model.embeddings.projection.bias.detach().float().numpy())
+        expected = model.state_dict()["embeddings.projection.bias"].float()
+        assert np.array_equal(tensors["CNN_proj/b_proj"], expected.numpy())
 
     def test_missing_weight_is_refused(self, config: ElmoConfig, tmp_path: Path) -> None:
         ElmoModel(config).save_pretrained(tmp_path / "model")
@@ -186,6 +189,17 @@ class TestModels:
         ElmoModel(config).save_pretrained(tmp_path / "model")
         change_weights(tmp_path / "model", lambda weights: weights["embeddings.character_embeddings.weight"].fill_(1))
         assert_refused("row 0 that is not zero", tmp_path / "model", tmp_path / "exported")
+
+    def test_other_boundaries_are_refused(self, config: ElmoConfig, tmp_path: Path) -> None:
+        config.begin_sentence_character_id = 1
+        ElmoModel(config).save_pretrained(tmp_path / "model")
+        assert_refused("begin_sentence_character_id is 1", tmp_path / "model", tmp_path / "exported")
+
+    def test_what_only_bilm_tf_reads_is_said(self, config: ElmoConfig, tmp_path: Path) -> None:
+        config.use_skip_connections = False
+        ElmoModel(config).save_pretrained(tmp_path / "model")
+        report = export_checkpoint(tmp_path / "model", tmp_path / "exported")
+        assert any("AllenNLP refuses models without skip connections" in note for note in report.notes)
 
     def test_other_character_tables_are_refused(self, config: ElmoConfig, tmp_path: Path) -> None:
         config.vocab_size = 300
