@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from hf_elmo.conversion import convert_checkpoint
 from hf_elmo.lstm_elmo import ElmoLstm, pack_words, run_lstm
 from hf_elmo.modeling_elmo import ElmoModel
 from tests.assertions import assert_close, assert_far, assert_relative, assert_zero_at_padding
@@ -24,6 +25,7 @@ from tests.reference import (
     mix,
     random_weights,
     read_checkpoint,
+    write_checkpoint,
 )
 from tests.reference_models import as_model, state_dict_of
 from tests.shared_files import fixture_path
@@ -286,6 +288,15 @@ class TestMasks:
         input_ids[mask == 0] = 77
         with torch.no_grad():
             output = model(input_ids, attention_mask=mask, output_hidden_states=True)
+        assert_batch_close(output, reference.batch(rows), mask, EXACT)
+
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_without_a_mask_rows_of_zeros_are_padding(self, weights: dict[str, Array], side: str) -> None:
+        model, reference = as_model(self.ARCHITECTURE, weights).double(), ReferenceBiLm(self.ARCHITECTURE, weights)
+        rows = characters(self.ARCHITECTURE, SENTENCES)
+        input_ids, mask = pad_rows(rows, side=side)
+        with torch.no_grad():
+            output = model(input_ids, output_hidden_states=True)
         assert_batch_close(output, reference.batch(rows), mask, EXACT)
 
     def test_a_row_of_zeros_that_is_not_masked_is_a_word_without_characters(self, weights: dict[str, Array]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hf_elmo.configuration_elmo import ElmoConfig
 from hf_elmo.modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from tests.reference import characters_of_sentence
+
+Model = TypeVar("Model", bound=ElmoPreTrainedModel)
 
 # No two sizes are equal, so that no two can be taken for one another.
 TINY_SIZES: dict[str, Any] = {
@@ -34,9 +36,7 @@ def tiny_config(**overrides: Any) -> ElmoConfig:
     return ElmoConfig(**{**TINY_SIZES, **overrides})
 
 
-def tiny_model(
-    model_class: type[ElmoPreTrainedModel] = ElmoModel, seed: int = 0, **overrides: Any
-) -> ElmoPreTrainedModel:
+def tiny_model(model_class: type[Model] = ElmoModel, seed: int = 0, **overrides: Any) -> Model:  # type: ignore[assignment]
     """A model with random weights that are the same for the same seed, in evaluation mode."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
