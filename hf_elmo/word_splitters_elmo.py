@@ -26,7 +26,7 @@ _FUSED = (
     r"|more(?=['’]n(?!\w))|d(?=['’]ye(?!\w))|['’]t(?=(?:is|was)(?!\w)))"
 )
 _SHORTENED = (
-    r"['’](?i:s|m|d|t|re|ve|ll|ye)(?!\w)|(?<=\w)['’]n(?![\w'’])|(?<!\w)['’][nN]['’](?!\w)|(?<!\w)['’]\d\ds?(?!\w)"
+    r"['’](?i:s|m|d|t|re|ve|ll|ye)(?!\w)|['’]n(?![\w'’])|(?<!\w)['’][nN]['’](?!\w)|(?<!\w)['’]\d\ds?(?!\w)"
 )
 _SHORTENED_FOLLOWS = r"(?=['’](?:(?i:s|m|d|t|re|ve|ll|ye)(?!\w)|n(?![\w'’])))"
 # Abbreviations that keep their full stop, and those that lose it at the end of the text.
@@ -42,11 +42,11 @@ _WITH_FULL_STOP = (
 )
 # Inside a word: anything but marks and symbols, yet slashes, single hyphens and mathematical signs too.
 _LETTER = rf"(?:[^{_BLANK}\p{{P}}\p{{Sc}}\p{{So}}<>`nN]|[nN](?!['’][tT](?!\w))|[_/\\‐‑]|(?<!-)-(?!-))"
-_INSIDE = rf"\.(?=[\p{{L}}\p{{N}}\-])|(?<=\d)[,:](?=\d)|(?<=\w)(?!{_SHORTENED_FOLLOWS})['’](?=\w)"
+_INSIDE = rf"\.(?=[\p{{L}}\p{{N}}]|-(?!-))|(?<=\d)[,:](?=\d)|(?<=\w)(?!{_SHORTENED_FOLLOWS})['’](?=\w)"
 _TREEBANK_WORD = (
     rf"(?:{_LETTER}|(?<![^{_BLANK}])\.(?=[\p{{L}}\d]))(?:{_LETTER}|{_INSIDE})*"
     # A full stop ends no sentence where a small letter, a number or another mark follows.
-    rf"(?:\.(?=[{_BLANK}]+[\p{{Ll}}\d])|\.(?=[,;:?!]))?"
+    rf"(?:\.(?=[{_BLANK}]+[\p{{Ll}}\d])|\.(?=[{_BLANK}]*[,;:?!]))?"
 )
 
 # Words of other languages: letters, digits and accents, joined by one apostrophe, hyphen, middle dot, geresh or full
