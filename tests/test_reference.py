@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from hf_elmo.conversion import convert_checkpoint
+
 from hf_elmo.lstm_elmo import ElmoLstm, pack_words, run_lstm
 from hf_elmo.modeling_elmo import ElmoModel
 from tests.assertions import assert_close, assert_far, assert_relative, assert_zero_at_padding
@@ -482,10 +482,6 @@ class TestGradient:
 
 def test_a_checkpoint_written_from_the_reference_converts_whole(tmp_path: Path) -> None:
     """The way through the files: write, convert, load, compare; the other tests map the arrays in memory."""
-    from hf_elmo.conversion import convert_checkpoint
-
-    from tests.reference import write_checkpoint
-
     architecture = ARCHITECTURES["tight-clips"]
     weights = random_weights(architecture, seed=2)
     source = tmp_path / "source"
