@@ -5,10 +5,10 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from .pipeline_elmo import install_token_classification_pipeline
+from .pipeline_elmo import install_pipelines
 
 # A pipeline looks up its implementation before it loads a model, and every path to a model imports its configuration.
-install_token_classification_pipeline()
+install_pipelines()
 
 # Sizes of the published English models (Peters et al. 2018; options files of AllenNLP): they share the character
 # filters and differ in the LSTMs and in the number of highway layers.

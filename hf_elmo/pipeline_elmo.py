@@ -1,19 +1,18 @@
-"""The token-classification pipeline for models whose `input_ids` hold a row of character ids for each word."""
+"""Stock pipelines for a model that reads a row of character ids for each word and returns more than one tensor."""
 
 import warnings
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from transformers.pipelines import PIPELINE_REGISTRY, TokenClassificationPipeline
-
-TASK = "token-classification"
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.pipelines import PIPELINE_REGISTRY, FeatureExtractionPipeline, TokenClassificationPipeline
 
 
 class CharacterRowsMixin:
     """Lets `gather_pre_entities` take `input_ids` of shape (seq, characters); one id a token passes as before."""
 
-    accepts_character_rows = True
+    knows_elmo = True
 
     def gather_pre_entities(self, sentence: str, input_ids: Any, *args: Any, **kwargs: Any) -> list[dict]:
         """As in transformers, where a token with the unknown id takes its word from the offsets: so does every row."""
@@ -26,27 +25,51 @@ class CharacterRowsMixin:
             return super().gather_pre_entities(sentence, unknown, *args, **kwargs)  # type: ignore[misc]
 
 
+class FirstOutputMixin:
+    """Lets a batch of ELMo's outputs be taken apart: the mixes and the states of all rows are no tensors by row."""
+
+    knows_elmo = True
+
+    def _forward(self, model_inputs: Any) -> Any:
+        outputs = super()._forward(model_inputs)  # type: ignore[misc]
+        if self.model.config.model_type != "elmo":  # type: ignore[attr-defined]
+            return outputs
+        return BaseModelOutput(last_hidden_state=outputs[0])
+
+
 class ElmoTokenClassificationPipeline(CharacterRowsMixin, TokenClassificationPipeline):
     """`TokenClassificationPipeline` for ELMo and, unchanged, for every other model."""
 
 
-def install_token_classification_pipeline() -> None:
-    """Makes `pipeline("token-classification")` accept rows of character ids; calling it again changes nothing.
+class ElmoFeatureExtractionPipeline(FirstOutputMixin, FeatureExtractionPipeline):  # type: ignore[misc]
+    """`FeatureExtractionPipeline` for ELMo and, unchanged, for every other model."""
 
-    A class that somebody else installed for the task stays the base of the new one. Copies of this module (the
+
+PIPELINES = {
+    "token-classification": ElmoTokenClassificationPipeline,
+    "feature-extraction": ElmoFeatureExtractionPipeline,
+}
+
+
+def install_pipelines() -> None:
+    """Makes the stock pipelines take ELMo; calling it again changes nothing.
+
+    A class that somebody else installed for a task stays the base of the new one. Copies of this module (the
     package's, a saved folder's) recognise each other by the attribute, not by identity.
     """
-    entry = PIPELINE_REGISTRY.supported_tasks[TASK]
-    installed = entry["impl"]
-    if isinstance(installed, str):
-        module, _, name = installed.rpartition(".")
-        installed = getattr(import_module(module), name)
-    if getattr(installed, "accepts_character_rows", False):
-        return
-    if installed is TokenClassificationPipeline:
-        entry["impl"] = ElmoTokenClassificationPipeline
-    else:
-        entry["impl"] = type(installed.__name__, (CharacterRowsMixin, installed), {"__doc__": installed.__doc__})
+    for task, pipeline_class in PIPELINES.items():
+        mixin, stock = pipeline_class.__bases__
+        entry = PIPELINE_REGISTRY.supported_tasks[task]
+        installed = entry["impl"]
+        if isinstance(installed, str):
+            module, _, name = installed.rpartition(".")
+            installed = getattr(import_module(module), name)
+        if getattr(installed, "knows_elmo", False):
+            continue
+        if installed is stock:
+            entry["impl"] = pipeline_class
+        else:
+            entry["impl"] = type(installed.__name__, (mixin, installed), {"__doc__": installed.__doc__})
 
 
-__all__ = ["ElmoTokenClassificationPipeline", "install_token_classification_pipeline"]
+__all__ = ["ElmoFeatureExtractionPipeline", "ElmoTokenClassificationPipeline", "install_pipelines"]

@@ -1,0 +1,37 @@
+"""Folders as users have them: a tiny model and its tokenizer, saved together."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_elmo import ElmoModel, ElmoPreTrainedModel, ElmoTokenizer
+from tests.checkpoints import write_checkpoint
+from tests.tiny_models import tiny_batch, tiny_model
+
+TEXTS = ["Don't panic, naïve Мама.", "Yes", "The quick brown fox can't jump."]
+
+
+def save_folder(folder: Path, model_class: type[ElmoPreTrainedModel] = ElmoModel, **overrides: Any) -> Path:
+    """Saves a tiny model and a tokenizer for English; words differ enough that a head gives them different labels."""
+    model = tiny_model(model_class, **overrides)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "convolutions" in name or "lstm" in name:
+                parameter.mul_(3.0)
+        if hasattr(model, "classifier"):
+            model.classifier.weight.mul_(50.0)
+            logits = model(**tiny_batch()).logits
+            model.classifier.bias.sub_(logits.flatten(0, -2).mean(dim=0))
+    model.save_pretrained(folder)
+    ElmoTokenizer(word_splitter="treebank").save_pretrained(folder)
+    return folder
+
+
+def convert_folder(folder: Path) -> Path:
+    """Converts a tiny original checkpoint into a folder."""
+    from hf_elmo.conversion import convert_checkpoint
+
+    source = write_checkpoint(folder.with_name(folder.name + "-original"))
+    convert_checkpoint(source, folder, word_splitter="treebank")
+    return folder
