@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 
 import h5py
 import numpy as np
@@ -75,7 +75,7 @@ PATTERNS = [(name, pattern) for name, case in CASES.items() for pattern in case.
 @pytest.fixture(scope="session")
 def elmo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Elmo]:
     """Converts the checkpoint of a fixture, once a session."""
-    return lru_cache(maxsize=None)(lambda name: convert_fixture(name, tmp_path_factory.mktemp(name)))
+    return cache(lambda name: convert_fixture(name, tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture(scope="session")
