@@ -135,11 +135,26 @@ def arrange(rows: np.ndarray, masks: Sequence[Sequence[int]]) -> np.ndarray | li
     return [arranged[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def are_lists_of_words(batch: Sequence[Any]) -> bool:
-    """Whether every example is one list of words, not a pair of them."""
-    return all(
-        isinstance(words, (list, tuple)) and not (words and isinstance(words[0], (list, tuple))) for words in batch
-    )
+def cut_words(
+    batch: Sequence[Any], room: int | None, strategy: TruncationStrategy, side: str
+) -> Sequence[Sequence[str]] | None:
+    """Cuts lists of words as Rust does; None where that is not plain, or where the examples are pairs.
+
+    Args:
+        batch: Examples.
+        room: How many words an example may have; None for any number.
+        strategy: How pairs are cut; one way does not apply to single lists.
+        side: The side on which words are dropped.
+    """
+    if not all(isinstance(words, (list, tuple)) for words in batch):
+        return None
+    if any(words and isinstance(words[0], (list, tuple)) for words in batch):
+        return None
+    if room is None or max(map(len, batch)) <= room:
+        return batch
+    if room < 1 or side != "right" or strategy == TruncationStrategy.ONLY_SECOND:
+        return None
+    return [words[:room] for words in batch]
 
 
 def depth_of(value: Any) -> int:
@@ -341,6 +356,7 @@ class ElmoTokenizer(TokenizersBackend):
         self,
         text: Any,
         text_pair: Any = None,
+        add_special_tokens: bool = True,
         truncation_strategy: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE,
         max_length: int | None = None,
         is_split_into_words: bool = False,
@@ -361,19 +377,19 @@ class ElmoTokenizer(TokenizersBackend):
         batch = text if is_batched else [text]
         pairs = text_pair if is_batched else [text_pair] if text_pair else None
 
-        needs_rust = (
-            pairs is not None or return_overflowing_tokens or return_offsets_mapping or not is_split_into_words
-        )
-        if not needs_rust and are_lists_of_words(batch):
-            longest = max(map(len, batch)) + self.num_special_tokens_to_add()
-            cuts = truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE
-            needs_rust = cuts and max_length is not None and longest > max_length
+        words = None
+        if is_split_into_words and pairs is None and not return_overflowing_tokens and not return_offsets_mapping:
+            room = None
+            if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE and max_length is not None:
+                room = max_length - (self.num_special_tokens_to_add() if add_special_tokens else 0)
+            words = cut_words(batch, room, truncation_strategy, self.truncation_side)
+        if words is not None:
+            data, encodings = self._encode_words(words, add_special_tokens, max_length=max_length, **options)
         else:
-            needs_rust = True
-        if needs_rust:
             data, encodings = self._encode_with_rust(
                 batch,
                 pairs,
+                add_special_tokens=add_special_tokens,
                 truncation_strategy=truncation_strategy,
                 max_length=max_length,
                 is_split_into_words=is_split_into_words,
@@ -381,8 +397,6 @@ class ElmoTokenizer(TokenizersBackend):
                 return_offsets_mapping=return_offsets_mapping,
                 **options,
             )
-        else:
-            data, encodings = self._encode_words(batch, max_length=max_length, **options)
 
         if return_tensors is not None:
             data["input_ids"] = finish_ids(data["input_ids"], return_tensors)
@@ -408,7 +422,7 @@ class ElmoTokenizer(TokenizersBackend):
         verbose: bool = True,
         **unused: Any,
     ) -> tuple[dict[str, Any], Sequence[Encoding]]:
-        """Encodes lists of words of which none is cut: nothing is left for Rust to decide, so nothing goes through it.
+        """Encodes lists of words that need not be cut: nothing is left for Rust to decide, so nothing goes through it.
 
         Returns:
             What `_encode_with_rust` returns; the encodings are made when they are asked for.

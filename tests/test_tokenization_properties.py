@@ -76,7 +76,13 @@ def test_words_that_go_through_rust_get_the_same_ids(batch):
 @given(batches, st.integers(2, 6))
 @examples
 def test_cut_lists_of_words_keep_the_first_words(batch, max_length):
-    encoded = TOKENIZER(batch, is_split_into_words=True, truncation=True, max_length=max_length)
+    cut = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
+    encoded = TOKENIZER(batch, **cut)
+    through_rust = TOKENIZER(batch, return_offsets_mapping=True, **cut)
+    for index in range(len(batch)):
+        np.testing.assert_array_equal(encoded["input_ids"][index], through_rust["input_ids"][index])
+        assert encoded["attention_mask"][index] == through_rust["attention_mask"][index]
+        assert encoded.word_ids(index) == through_rust.word_ids(index)
     for rows, line in zip(encoded["input_ids"], batch, strict=True):
         assert_rows_are(rows, [character_ids(word) for word in ["<S>", *line[: max_length - 2], "</S>"]])
 
