@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_elmo.conversion import convert_checkpoint
 from transformers import AutoModel, AutoTokenizer
 
 import hf_elmo  # noqa: F401  (registers the Auto classes)
+from hf_elmo.conversion import convert_checkpoint
 from tests.assertions import assert_zero_at_padding
 from tests.reference import Array, ReferenceBiLm, read_checkpoint
 from tests.shared_files import fixture_path

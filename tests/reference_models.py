@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from hf_elmo.configuration_elmo import ElmoConfig
 from hf_elmo.conversion.mapping import ALLENNLP, expand
 from hf_elmo.conversion.operations import OPERATIONS
 from hf_elmo.conversion.options import parse_options
-
-from hf_elmo.configuration_elmo import ElmoConfig
 from hf_elmo.modeling_elmo import ElmoModel
 from tests.reference import Architecture, Array
 

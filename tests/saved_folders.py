@@ -12,8 +12,8 @@ from tests.tiny_models import tiny_batch, tiny_model
 TEXTS = ["Don't panic, naïve Мама.", "Yes", "The quick brown fox can't jump."]
 
 
-def save_folder(folder: Path, model_class: type[ElmoPreTrainedModel] = ElmoModel, **overrides: Any) -> Path:
-    """Saves a tiny model and a tokenizer for English; words differ enough that a head gives them different labels."""
+def varied_model(model_class: type[ElmoPreTrainedModel] = ElmoModel, **overrides: Any) -> ElmoPreTrainedModel:
+    """A tiny model whose words differ enough that a mistake, or another label of a head, shows."""
     model = tiny_model(model_class, **overrides)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -23,7 +23,12 @@ def save_folder(folder: Path, model_class: type[ElmoPreTrainedModel] = ElmoModel
             model.classifier.weight.mul_(50.0)
             logits = model(**tiny_batch()).logits
             model.classifier.bias.sub_(logits.flatten(0, -2).mean(dim=0))
-    model.save_pretrained(folder)
+    return model
+
+
+def save_folder(folder: Path, model_class: type[ElmoPreTrainedModel] = ElmoModel, **overrides: Any) -> Path:
+    """Saves `varied_model` and a tokenizer for English."""
+    varied_model(model_class, **overrides).save_pretrained(folder)
     ElmoTokenizer(word_splitter="treebank").save_pretrained(folder)
     return folder
 

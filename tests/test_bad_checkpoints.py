@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+
 from hf_elmo.conversion import ConversionError, convert_checkpoint, read_allennlp, staging
 from hf_elmo.conversion import convert as conversion
 

@@ -9,10 +9,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint, operations
-from hf_elmo.conversion import convert as conversion
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint, operations
+from hf_elmo.conversion import convert as conversion
 
 from .checkpoints import REMOVED, original_shapes, random_tensors, tiny_options, write_checkpoint, write_tensors
 from .shared_files import fixture_path

@@ -11,11 +11,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint
-from hf_elmo.conversion.operations import OPERATIONS, subtract_one
 from safetensors.torch import load_file, save_file
 
 from hf_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel
+from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint
+from hf_elmo.conversion.operations import OPERATIONS, subtract_one
 
 from .assertions import assert_close
 from .checkpoints import original_shapes, random_tensors, tiny_options, write_checkpoint

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_elmo.conversion import convert_checkpoint
 
+from hf_elmo.conversion import convert_checkpoint
 from hf_elmo.lstm_elmo import ElmoLstm, pack_words, run_lstm
 from hf_elmo.modeling_elmo import ElmoModel
 from tests.assertions import assert_close, assert_far, assert_relative, assert_zero_at_padding
