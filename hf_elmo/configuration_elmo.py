@@ -100,7 +100,7 @@ class ElmoConfig(PreTrainedConfig):
     """
 
     model_type = "elmo"
-    keys_to_ignore_at_inference = ("hidden_states", "representations", "states")
+    keys_to_ignore_at_inference = ["hidden_states", "representations", "states"]  # Trainer adds a list to it
 
     vocab_size: int = 262
     character_embedding_size: int = 16
