@@ -1,6 +1,9 @@
 """`hf-elmo demo`: from an original checkpoint to contextual vectors, offline, showing every line that it runs."""
 
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
+from transformers.utils import logging
 
 SEED = 2018
 SENTENCES = (
@@ -22,18 +26,18 @@ CREATE = """
     from hf_elmo.conversion import convert_checkpoint, export_checkpoint
 
     torch.manual_seed({seed})
-    ElmoModel(ElmoConfig.from_size("small")).save_pretrained("{work}/random")
-    ElmoTokenizer().save_pretrained("{work}/random")
-    export_checkpoint("{work}/random", "{work}/original")
+    ElmoModel(ElmoConfig.from_size("small")).save_pretrained("random")
+    ElmoTokenizer().save_pretrained("random")
+    export_checkpoint("random", "original")
 """
 CONVERT = """
-    convert_checkpoint("{work}/original", "{work}/elmo")
+    convert_checkpoint("original", "elmo")
 """
 LOAD = """
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained("{work}/elmo")
-    model = AutoModel.from_pretrained("{work}/elmo")
+    tokenizer = AutoTokenizer.from_pretrained("elmo")
+    model = AutoModel.from_pretrained("elmo")
 """
 ENCODE = """
     sentences = {sentences}
@@ -68,22 +72,42 @@ def run_demo(output_dir: Path | None = None, console: Console | None = None) -> 
     if output_dir is None:
         with tempfile.TemporaryDirectory(prefix="hf-elmo-demo-") as work:
             _run(Path(work), console)
-            console.print("The files of this demo are removed again; `hf-elmo demo --output DIR` keeps them.")
+        console.print("The files of this demo are removed again; `hf-elmo demo --output DIR` keeps them.")
         return
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ValueError(f"{output_dir} exists already; name an empty or a new folder for the demo.")
+    output_dir.mkdir(parents=True, exist_ok=True)
     _run(output_dir, console)
     console.print(f"The original checkpoint is in {output_dir}/original, the converted one in {output_dir}/elmo.")
 
 
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    """Relative paths mean `folder`, and transformers' own progress bars stay away."""
+    before, bars = Path.cwd(), logging.is_progress_bar_enabled()
+    os.chdir(folder)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def _run(work: Path, console: Console) -> None:
-    facts = {"work": work.as_posix(), "seed": SEED, "sentences": list(SENTENCES), "word": WORD}
+    with _working_in(work):
+        _show_everything(console)
+
+
+def _show_everything(console: Console) -> None:
+    facts = {"seed": SEED, "sentences": list(SENTENCES), "word": WORD}
     names: dict[str, Any] = {}
 
     def show(title: str, code: str) -> None:
         code = dedent(code).strip().format(**facts)
         console.print(f"\n[bold]{title}[/bold]")
-        console.print(Syntax(code, "python", background_color="default"))
+        console.print(Syntax(code, "python", background_color="default", word_wrap=True))
         exec(code, names)
 
     console.print(
@@ -95,7 +119,7 @@ def _run(work: Path, console: Console) -> None:
     show("3. Load it like any other model", LOAD)
     show("4. Two sentences to vectors", ENCODE)
     show(f"5. The word `{WORD}` in both sentences, layer by layer", COMPARE)
-    console.print(_comparison(names["cosines"], names["distances"]))
+    console.print(_comparison(names["pairs"], names["cosines"], names["distances"]))
     console.print(
         "The token layer sees the characters of the word alone, so that both vectors are the same there; the layers "
         "of the biLM read the sentence around it."
@@ -105,16 +129,12 @@ def _run(work: Path, console: Console) -> None:
     console.print(f"ELMo = {names['gamma'].item():.3f} * ({weights})\n")
 
 
-def _comparison(cosines: list[float], distances: list[float]) -> Table:
-    table = Table(title=f"`{WORD}` in: " + " / ".join(SENTENCES), title_justify="left")
-    table.add_column("layer")
-    table.add_column("cosine", justify="right")
-    table.add_column("how far apart", justify="right")
-    table.add_column("")
-    names = ["0  token layer"]
-    names += [f"{index}  biLM" for index in range(1, len(cosines) - 1)]
-    names += ["mix (last_hidden_state)"]
-    farthest = max(distances) or 1.0
-    for name, cosine, distance in zip(names, cosines, distances, strict=True):
-        table.add_row(name, f"{cosine:.4f}", f"{distance:.4f}", "█" * round(24 * distance / farthest))
+def _comparison(pairs: list[list[Any]], cosines: list[float], distances: list[float]) -> Table:
+    table = Table(title=f"`{WORD}` with `river` (1) and with `interest` (2); the first 3 numbers of each vector")
+    for name in ("layer", "vector 1", "vector 2", "cosine", "apart"):
+        table.add_column(name, justify="right" if name in ("cosine", "apart") else "left", no_wrap=True)
+    layers = ["token", *(f"biLM {index}" for index in range(1, len(cosines) - 1)), "mix"]
+    for layer, pair, cosine, distance in zip(layers, pairs, cosines, distances, strict=True):
+        vectors = [" ".join(f"{number:6.3f}" for number in vector[:3].tolist()) for vector in pair]
+        table.add_row(layer, *vectors, f"{cosine:.4f}", f"{distance:.4f}")
     return table

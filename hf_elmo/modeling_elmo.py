@@ -249,6 +249,8 @@ class ElmoPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["ElmoCharacterEncoder", "ElmoLayer"]
     _input_embed_layer = "character_embeddings"
     _can_record_outputs = {"hidden_states": ElmoLayer}
+    # A further representation starts from what the configuration says, not from random numbers.
+    _keys_to_ignore_on_load_missing = [r"representations\.\d+\."]
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:

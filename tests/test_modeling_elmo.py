@@ -264,6 +264,16 @@ def test_only_the_mix_and_the_classifier_are_trained_by_default_also_after_loadi
     assert frozen == {name for name, _ in thawed.named_parameters() if "representations" in name}
 
 
+def test_further_representations_start_as_configured_when_a_folder_has_one(tmp_path):
+    tiny_model(mix_parameters=[1.0, 2.0, 3.0]).save_pretrained(tmp_path)
+    model, report = ElmoModel.from_pretrained(
+        tmp_path, num_output_representations=2, mix_parameters=[0.5, 0.0, 0.0], output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert_close(model.representations[0].scalar_parameters, [1.0, 2.0, 3.0], 0)
+    assert_close(model.representations[1].scalar_parameters, [0.5, 0.0, 0.0], 0)
+
+
 def test_a_new_bilm_is_initialised_as_bilm_tf_does():
     torch.manual_seed(0)
     model = ElmoModel(tiny_config(cell_size=300, projection_size=200, filters=[[1, 60], [3, 90]]))
