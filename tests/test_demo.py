@@ -1,5 +1,6 @@
 """`hf-elmo demo` shows what it runs, and what it shows is what it ran."""
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hf_elmo.demo import run_demo
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("demo") / "kept"
-    console = Console(record=True, width=120, quiet=True)
+    console = Console(record=True, width=120, file=StringIO())
     run_demo(folder, console)
     return console.export_text(), folder
 
