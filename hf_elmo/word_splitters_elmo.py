@@ -25,9 +25,7 @@ _FUSED = (
     r"(?<![\w'’\-])(?i:can(?=not(?!\w))|(?:gon(?=na)|got(?=ta)|wan(?=na)|gim(?=me)|lem(?=me))(?=\w\w(?!\w))"
     r"|more(?=['’]n(?!\w))|d(?=['’]ye(?!\w))|['’]t(?=(?:is|was)(?!\w)))"
 )
-_SHORTENED = (
-    r"['’](?i:s|m|d|t|re|ve|ll|ye)(?!\w)|['’]n(?![\w'’])|(?<!\w)['’][nN]['’](?!\w)|(?<!\w)['’]\d\ds?(?!\w)"
-)
+_SHORTENED = r"['’](?i:s|m|d|t|re|ve|ll|ye)(?!\w)|['’]n(?![\w'’])|(?<!\w)['’][nN]['’](?!\w)|(?<!\w)['’]\d\ds?(?!\w)"
 _SHORTENED_FOLLOWS = r"(?=['’](?:(?i:s|m|d|t|re|ve|ll|ye)(?!\w)|n(?![\w'’])))"
 # Abbreviations that keep their full stop, and those that lose it at the end of the text.
 _ABBREVIATED = (
