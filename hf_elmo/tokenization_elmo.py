@@ -274,7 +274,7 @@ class ElmoTokenizer(TokenizersBackend):
     Args:
         word_splitter (`str`, *optional*, defaults to `"whitespace"`):
             How text becomes words: `"whitespace"` (it is tokenized already), `"treebank"` (English: punctuation,
-            `n't`, `'s` apart, as ELMo's training text) or `"punctuation"` (other languages: punctuation apart).
+            `n't`, `'s` apart, as in the Penn Treebank) or `"punctuation"` (other languages: punctuation apart).
         max_characters_per_token (`int`, *optional*, defaults to 50):
             Character ids in a row, those of begin and end of word included.
         bos_token (`str`, *optional*, defaults to `"<S>"`):
