@@ -27,6 +27,18 @@ AUTO_MAP: dict[str, str] = {
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
 }
 
+# The smallest number that makes sense; a word is its begin, its end and one byte at least.
+SMALLEST: dict[str, int] = {
+    "vocab_size": 1,
+    "character_embedding_size": 1,
+    "num_highway_layers": 0,
+    "max_characters_per_token": 3,
+    "projection_size": 1,
+    "cell_size": 1,
+    "num_hidden_layers": 1,
+    "num_output_representations": 1,
+}
+
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
@@ -171,20 +183,10 @@ class ElmoConfig(PreTrainedConfig):
         return self.num_hidden_layers + 1
 
     def validate_sizes(self) -> None:
-        """Every size is a positive number and every filter fits a word."""
-        for name in (
-            "vocab_size",
-            "character_embedding_size",
-            "max_characters_per_token",
-            "projection_size",
-            "cell_size",
-            "num_hidden_layers",
-            "num_output_representations",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, but is {getattr(self, name)}.")
-        if self.num_highway_layers < 0:
-            raise ValueError(f"`num_highway_layers` must not be negative, but is {self.num_highway_layers}.")
+        """Every size is large enough and every filter fits a word."""
+        for name, least in SMALLEST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, but is {getattr(self, name)}.")
         if not self.filters:
             raise ValueError("`filters` must name at least one convolution as [width, count].")
         for item in self.filters:

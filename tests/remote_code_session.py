@@ -1,6 +1,6 @@
 """What a user without the package does with a folder; run in a process of its own by `test_remote_code.py`.
 
-Arguments: a base folder, a head folder, a folder to save to, a file for the results.
+Arguments: a base folder or repository, a head folder, a folder to save to, a file for the results.
 """
 
 import json

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,21 @@ ALLOWED = {"torch", "transformers", "tokenizers", "numpy", "huggingface_hub"}
 EQUAL = 1e-6
 
 
-def run_without_the_package(base: Path, head: Path, root: Path) -> dict:
+REPOSITORY = "someone/elmo"
+
+
+def cache_as_repository(folder: Path, cache: Path) -> None:
+    """Lays a folder down as if it had been downloaded from the Hub as `REPOSITORY`."""
+    commit = "0123456789" * 4
+    repository = cache / "hub" / f"models--{REPOSITORY.replace('/', '--')}"
+    shutil.copytree(folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+
+
+def run_without_the_package(base: Path | str, head: Path, root: Path) -> dict:
     """Runs `remote_code_session.py` in a process that cannot import hf_elmo, far from the repository."""
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     results = root / "results.json"
     results.write_text(json.dumps({"texts": TEXTS}))
     script = root / "session.py"
@@ -54,8 +67,10 @@ def workplace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def first(folders, workplace) -> dict:
-    """What the folders give without the package; they are loaded and saved to `workplace / "first" / "saved"`."""
-    return run_without_the_package(*folders, workplace / "first")
+    """What a repository of the Hub and a folder give; they are loaded and saved to `workplace / "first" / "saved"`."""
+    base, head = folders
+    cache_as_repository(base, workplace / "first" / "cache")
+    return run_without_the_package(REPOSITORY, head, workplace / "first")
 
 
 @pytest.fixture(scope="module")
