@@ -19,6 +19,7 @@ from hf_elmo.modeling_elmo import ElmoModel
 from hf_elmo.tokenization_elmo import ElmoTokenizer
 
 from . import verify
+from .catalog import CatalogEntry
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
 from .formats import choose_format
@@ -40,8 +41,9 @@ def convert_checkpoint(
     output_dir: str | PathLike[str],
     options: str | PathLike[str] | None = None,
     format: str = "auto",
-    word_splitter: str = "whitespace",
+    word_splitter: str | None = None,
     progress: bool = False,
+    catalog_entry: CatalogEntry | None = None,
 ) -> ConversionReport:
     """Converts an original checkpoint into a folder for `from_pretrained`.
 
@@ -53,8 +55,10 @@ def convert_checkpoint(
         output_dir: The folder to write; it must not exist or be empty.
         options: The original options file; looked for beside the weights by default.
         format: A format's name, or `"auto"`.
-        word_splitter: How the tokenizer finds words in text: `"whitespace"`, `"treebank"` or `"punctuation"`.
+        word_splitter: How the tokenizer finds words in text: `"whitespace"`, `"treebank"` or `"punctuation"`; by
+            default what the catalog says, otherwise `"whitespace"`.
         progress: Whether to show a progress bar on stderr.
+        catalog_entry: What the catalog knows about this checkpoint; the README says it then.
 
     Returns:
         What was converted and how close it is.
@@ -68,6 +72,7 @@ def convert_checkpoint(
         >>> print(report.summary())
     """
     output = Path(output_dir)
+    word_splitter = word_splitter or (catalog_entry.word_splitter if catalog_entry else "whitespace")
     check_output(output)
     known = choose_format(Path(source), format)
     checkpoint = known.read(Path(source), None if options is None else Path(options))
@@ -108,6 +113,7 @@ def convert_checkpoint(
             differences=differences,
             notes=notes,
             word_splitter=word_splitter,
+            catalog_entry=catalog_entry,
         )
         (folder / "README.md").write_text(report.model_card(), encoding="utf-8")
         bar.update()

@@ -1,15 +1,13 @@
 """What a conversion did, for the person who ran it and for the folder's README."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from hf_elmo._version import __version__
-
-TEMPLATES = Path(__file__).parent / "templates"
+from .card import render_card
+from .catalog import CatalogEntry
+from .seal import seal
+from .usage import usage
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,7 @@ class ConversionReport:
         differences: Layer -> largest absolute difference of a vector's element.
         notes: What was assumed or left out.
         word_splitter: The tokenizer's way to find words.
+        catalog_entry: What the catalog knows about the checkpoint, when it is one of the catalog.
     """
 
     output_dir: Path
@@ -39,6 +38,7 @@ class ConversionReport:
     differences: dict[str, float]
     notes: tuple[str, ...]
     word_splitter: str
+    catalog_entry: CatalogEntry | None = None
 
     @property
     def max_difference(self) -> float:
@@ -63,39 +63,7 @@ class ConversionReport:
 
     def model_card(self) -> str:
         """The README.md of the folder."""
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-        )
-        return environment.get_template("README.md.jinja").render(
-            title=self.output_dir.absolute().name,
-            version=__version__,
-            code=usage(".", "Some words"),
-            architecture=self.architecture,
-            files=self.files,
-            notes=self.notes,
-            num_words=self.num_words,
-            differences=self.differences,
-            word_splitter=self.word_splitter,
-        )
-
-
-def usage(folder: str, text: str) -> str:
-    """The Python lines that load a folder and compute vectors."""
-    return "\n".join(
-        [
-            "import hf_elmo  # makes the Auto classes know ELMo",
-            "from transformers import AutoModel, AutoTokenizer",
-            "",
-            f"tokenizer = AutoTokenizer.from_pretrained({quote(folder)})",
-            f"model = AutoModel.from_pretrained({quote(folder)})",
-            f'vectors = model(**tokenizer({quote(text)}, return_tensors="pt")).last_hidden_state',
-        ]
-    )
-
-
-def quote(text: str) -> str:
-    """A string as Python source in double quotes."""
-    return json.dumps(text, ensure_ascii=False)
+        return seal(render_card(self, self.catalog_entry))
 
 
 def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:

@@ -129,7 +129,7 @@ class TestWheel:
             assert f"hf_elmo/{path.name}" in names
         for path in (ROOT / "conversion").glob("*.py"):
             assert f"hf_elmo/conversion/{path.name}" in names
-        assert {"hf_elmo/py.typed", "hf_elmo/conversion/templates/README.md.jinja"} <= names
+        assert {"hf_elmo/py.typed", "hf_elmo/model_cards/README.md.jinja"} <= names
         assert [name for name in names if name.startswith(("tests", "benchmarks", "conversion"))] == []
 
     def test_it_says_what_it_is(self, wheel):

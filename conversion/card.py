@@ -1,0 +1,70 @@
+"""The README.md of a converted folder, which is its card on the Hub."""
+
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from huggingface_hub import ModelCardData
+
+from hf_elmo._version import __version__
+
+from .catalog import CatalogEntry
+from .facts import FOLDER, load_facts, load_references
+from .usage import usage
+
+if TYPE_CHECKING:
+    from .report import ConversionReport
+
+TEMPLATE = "README.md.jinja"
+UNSTATED_LICENCE = "not-stated-by-the-source"
+
+
+def render_card(report: "ConversionReport", entry: CatalogEntry | None = None) -> str:
+    """A card with its block of metadata.
+
+    Args:
+        report: What was converted and how close it is.
+        entry: The catalog's record of the checkpoint; without it nothing is said about origin, text and licence.
+
+    Raises:
+        ConversionError: When the facts about a checkpoint of the catalog cannot be read.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts = None if entry is None else load_facts(entry)
+    references = load_references()
+    folder_name = report.output_dir.absolute().name
+    return environment.get_template(TEMPLATE).render(
+        card_data=card_data(entry).to_yaml(),
+        report=report,
+        entry=entry,
+        facts=facts,
+        notes=[*report.notes, *(entry.notes if entry else ())],
+        citations=[] if facts is None else [references[key] for key in facts.citations],
+        title=folder_name if entry is None else entry.title,
+        version=__version__,
+        code=usage(".", "Some words"),
+        remote_code=usage(".", "Some words", trust_remote_code=True),
+    )
+
+
+def card_data(entry: CatalogEntry | None) -> ModelCardData:
+    """The metadata that the Hub reads.
+
+    A licence that nobody stated is not invented: the Hub then shows `other` with a name that says so.
+    """
+    licence: dict[str, Any] = {}
+    if entry is not None:
+        known = entry.licence is not None
+        licence = {"license": entry.licence} if known else {"license": "other", "license_name": UNSTATED_LICENCE}
+    return ModelCardData(
+        language=list(entry.languages) or None if entry is not None else None,
+        library_name="transformers",
+        pipeline_tag="feature-extraction",
+        tags=["elmo", *([] if entry is None or entry.languages else ["biology", "protein"])],
+        **licence,
+    )
