@@ -6,15 +6,28 @@ if TYPE_CHECKING:
     from .convert import convert_checkpoint
     from .errors import ConversionError
     from .export import export_checkpoint
+    from .hub_errors import PushError
+    from .push import PushReport, push_folder
     from .report import ConversionReport
 
-__all__ = ["ConversionError", "ConversionReport", "convert_checkpoint", "export_checkpoint"]
+__all__ = [
+    "ConversionError",
+    "ConversionReport",
+    "PushError",
+    "PushReport",
+    "convert_checkpoint",
+    "export_checkpoint",
+    "push_folder",
+]
 
 HOMES = {
     "ConversionError": "errors",
     "ConversionReport": "report",
+    "PushError": "hub_errors",
+    "PushReport": "push",
     "convert_checkpoint": "convert",
     "export_checkpoint": "export",
+    "push_folder": "push",
 }
 
 

@@ -1,6 +1,7 @@
-"""The command line: `hf-elmo convert | export | demo`. Thin: each command calls one function and prints its report."""
+"""The command line: `hf-elmo convert | push | export | demo`. Thin: each command calls one function and prints its report."""
 
 import contextlib
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,11 +39,14 @@ def main(
 
 
 @contextlib.contextmanager
-def friendly_errors(*others: type[Exception]) -> Iterator[None]:
+def friendly_errors(
+    *others: type[Exception], interrupted: str = "Interrupted; nothing was written."
+) -> Iterator[None]:
     """Errors as one message on stderr without a traceback; signals to end let cleaning up finish first.
 
     Args:
         *others: What a command raises for its user besides `ConversionError` and `OSError`.
+        interrupted: What to say after Ctrl-C.
     """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -57,7 +61,7 @@ def friendly_errors(*others: type[Exception]) -> Iterator[None]:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        typer.echo("Interrupted; nothing was written.", err=True)
+        typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None
 
 
@@ -81,6 +85,11 @@ def convert(
             "treebank (English, as in ELMo's training text) or punctuation (other languages)."
         ),
     ] = "whitespace",
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(metavar="REPO_ID", help="Push the folder to this repository then.", show_default=False),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="With --push-to-hub: make it private.")] = False,
 ) -> None:
     """Convert an original checkpoint into a folder for transformers, and compare the two.
 
@@ -94,6 +103,8 @@ def convert(
 
     `hf-elmo convert weights.hdf5 elmo-mine --options other/options.json`
 
+    `hf-elmo convert weights.hdf5 elmo-mine --push-to-hub someone/elmo-mine --private`
+
     **Then, in Python**
 
     `import hf_elmo; from transformers import AutoModel; model = AutoModel.from_pretrained("elmo-original")`
@@ -101,8 +112,69 @@ def convert(
     with friendly_errors():
         from .conversion import convert_checkpoint
 
+        check_push_options(push_to_hub, private)
         report = convert_checkpoint(source, output, options, format, word_splitter, progress=True)
         typer.echo(report.summary())
+    if push_to_hub is not None:
+        push_converted(output, push_to_hub, private)
+
+
+def check_push_options(repo_id: str | None, private: bool) -> None:
+    """Refuses before the conversion what could not be pushed after it.
+
+    Raises:
+        ConversionError: When the repository's name is malformed, there is no token, or nothing to make private.
+    """
+    if repo_id is not None:
+        from .conversion.push import check_destination
+
+        check_destination(repo_id)
+    elif private:
+        raise ConversionError("--private says how --push-to-hub makes a repository; give both, or neither.")
+
+
+def push_converted(folder: Path, repo_id: str, private: bool) -> None:
+    """Pushes what was just converted; if that fails, the folder stays and the message says how to push it later."""
+    later = f"{folder} is complete and stays; to push it: {push_command(folder, repo_id, private)}"
+    with friendly_errors(interrupted=f"Interrupted. {later}"):
+        from .conversion import PushError, push_folder
+
+        try:
+            typer.echo("\n" + push_folder(folder, repo_id, private).summary())
+        except ConversionError as error:
+            raise PushError(f"{error}\n{later}") from error
+
+
+@app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="A folder with an ELMo model, its tokenizer and a README.md.")],
+    repo_id: Annotated[
+        str, typer.Argument(help="The repository, as owner/name; it is made if need be.", show_default=False)
+    ],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check and list the files, offline.")] = False,
+) -> None:
+    """Push a folder to the Hub in one commit: weights, configuration, tokenizer, code and card.
+
+    The token is the one that `hf auth login` saved, or HF_TOKEN. After an interruption the same command goes on. A
+    README.md in the repository that a person wrote or changed is left as it is.
+
+    **Examples**
+
+    `hf-elmo push elmo-original someone/elmo-original --dry-run`
+
+    `hf-elmo push elmo-original someone/elmo-original --private`
+    """
+    again = push_command(folder, repo_id, private)
+    with friendly_errors(interrupted=f"Interrupted; the Hub never shows half a push. To go on: {again}"):
+        from .conversion import push_folder
+
+        typer.echo(push_folder(folder, repo_id, private, dry_run).summary())
+
+
+def push_command(folder: Path, repo_id: str, private: bool) -> str:
+    """The command that pushes a folder."""
+    return shlex.join(["hf-elmo", "push", str(folder), repo_id, *(["--private"] if private else [])])
 
 
 @app.command()
