@@ -35,6 +35,11 @@ class Packing:
     backward_order: torch.Tensor
     batch_sizes: list[int]
 
+    def to(self, device: torch.device) -> "Packing":
+        """The packing on a device: the layers of a model that is spread over several have one each."""
+        forward_order, backward_order = self.forward_order.to(device), self.backward_order.to(device)
+        return Packing(self.rows.to(device), forward_order, backward_order, self.batch_sizes)
+
 
 @torch.compiler.disable
 def pack_words(mask: torch.Tensor) -> Packing:
@@ -139,9 +144,7 @@ def lstm_over_mask(
     return torch.stack(outputs, dim=1), state
 
 
-def _masked_step(
-    lstm: ElmoLstm, state: State, gates: torch.Tensor, is_word: torch.Tensor
-) -> Stepped:
+def _masked_step(lstm: ElmoLstm, state: State, gates: torch.Tensor, is_word: torch.Tensor) -> Stepped:
     hidden, cell = lstm.step(gates, *state)
     kept = torch.where(is_word, hidden, state[0]), torch.where(is_word, cell, state[1])
     return kept, hidden * is_word
@@ -168,6 +171,7 @@ def lstm_over_packed_words(
 ) -> tuple[torch.Tensor, State]:
     """`run_lstm` without work on padding: a step computes the rows that still have a word."""
     batch, length, size = inputs.shape
+    packing = packing.to(inputs.device)
     order = packing.backward_order if reverse else packing.forward_order
     words = inputs.reshape(batch * length, size)[order]
     hidden, cell = (part[packing.rows] for part in state)

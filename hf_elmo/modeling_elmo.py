@@ -100,7 +100,7 @@ class ElmoCharacterEncoder(nn.Module):
         padding have the same value, so that the maximum needs only one of them.
         """
         if not len(character_ids):
-            return self.character_embeddings.weight.new_zeros(0, self.output_size)
+            return character_ids.new_zeros(0, self.output_size, dtype=self.character_embeddings.weight.dtype)
         words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
         varying = (words != words[:, -1:]).any(dim=0).nonzero()
         longest = int(varying[-1]) + 1 if len(varying) else 0
@@ -183,8 +183,10 @@ class ElmoEncoder(nn.Module):
             output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing)
             layers.append(output)
             if states is not None:  # rows that this batch does not use keep their states
-                final = [torch.cat([new, old[batch:]]) for new, old in zip(final, (hidden, cell), strict=True)]
-            finals.append(final)
+                unused = (state[batch:].to(output.device) for state in (hidden, cell))
+                final = [torch.cat(parts) for parts in zip(final, unused, strict=True)]
+            # The layers may lie on several devices.
+            finals.append([state.to(hidden_states.device) for state in final])
         hidden, cell = (torch.stack(parts) for parts in zip(*finals, strict=True))
         return layers, (hidden, cell)
 
@@ -249,6 +251,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["ElmoCharacterEncoder", "ElmoLayer"]
     _input_embed_layer = "character_embeddings"
     _can_record_outputs = {"hidden_states": ElmoLayer}
+    _keys_to_ignore_on_load_unexpected = [r"^softmax\."]  # a language model's, of no use to the others
     # A further representation starts from what the configuration says, not from random numbers.
     _keys_to_ignore_on_load_missing = [r"representations\.\d+\."]
 

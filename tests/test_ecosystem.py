@@ -46,7 +46,8 @@ class TestPrecision:
         assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
         again = AutoModel.from_pretrained(tmp_path)
         assert again.dtype == dtype
-        assert_identical(representation(again), representation(model))
+        for name, parameter in model.state_dict().items():
+            assert_identical(again.state_dict()[name], parameter, name)
         assert AutoModel.from_pretrained(tmp_path, dtype="float32").dtype == torch.float32
 
     @pytest.mark.parametrize("dtype", PRECISION)
@@ -73,15 +74,26 @@ class TestDevices:
     def test_a_device_map_changes_no_number(self, device_map, folder):
         pytest.importorskip("accelerate")
         model = AutoModel.from_pretrained(folder, device_map=device_map)
-        assert_identical(representation(model), representation(AutoModel.from_pretrained(folder)))
+        assert_close(representation(model), representation(AutoModel.from_pretrained(folder)), ROUNDING)
 
-    def test_layers_that_lie_on_disk_change_no_number(self, folder, tmp_path):
+    @pytest.mark.parametrize("on_disk", [["encoder"], ["encoder.layers.1"], ["embeddings", "encoder"]])
+    def test_parts_that_lie_on_disk_change_no_number(self, on_disk, folder, tmp_path):
         pytest.importorskip("accelerate")
-        places = {"embeddings": "cpu", "encoder": "disk", "representations": "cpu", "dropout": "cpu"}
+        places = {"embeddings": "cpu", "encoder.layers.0": "cpu", "representations": "cpu", "dropout": "cpu"}
+        places |= dict.fromkeys(on_disk, "disk")
+        if "encoder" in on_disk:
+            del places["encoder.layers.0"]
         model = AutoModel.from_pretrained(folder, device_map=places, offload_folder=tmp_path)
         assert model.hf_device_map == places
-        assert {parameter.device.type for parameter in model.encoder.parameters()} == {"meta"}
-        assert_identical(representation(model), representation(AutoModel.from_pretrained(folder)))
+        for name, parameter in model.named_parameters():
+            assert (parameter.device.type == "meta") == name.startswith(tuple(on_disk)), name
+        expected = AutoModel.from_pretrained(folder)
+        assert_close(representation(model), representation(expected), ROUNDING)
+        padding = {name: values * 0 for name, values in tiny_batch().items()}
+        assert not model(**padding).last_hidden_state.any()
+        states = model(**tiny_batch()).states
+        for ours, theirs in zip(model(**padding, states=states).states, states, strict=True):
+            assert_close(ours, theirs, ROUNDING)
 
     def test_a_model_built_without_memory_is_filled_by_loading(self, folder):
         with torch.device("meta"):
@@ -90,7 +102,7 @@ class TestDevices:
         loaded = AutoModel.from_pretrained(folder)
         assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu"}
         empty.load_state_dict(loaded.state_dict(), assign=True)
-        assert_identical(representation(empty.eval()), representation(loaded))
+        assert_close(representation(empty.eval()), representation(loaded), ROUNDING)
 
 
 class TestGradientCheckpointing:
@@ -160,7 +172,7 @@ class TestLora:
         adapted.eval().save_pretrained(tmp_path)
         assert (tmp_path / "adapter_model.safetensors").is_file()
         again = PeftModel.from_pretrained(varied_model(ElmoForSequenceClassification), tmp_path).eval()
-        assert_identical(again(**tiny_batch()).logits, adapted(**tiny_batch()).logits)
+        assert_close(again(**tiny_batch()).logits, adapted(**tiny_batch()).logits, 5e-6)
 
     def test_the_common_shorthand_reaches_every_linear_layer(self):
         peft = pytest.importorskip("peft")
@@ -203,7 +215,7 @@ class TestSentenceTransformers:
         model = self.build(transformer(str(folder)), pooling, mode)
         model.save(str(tmp_path))
         again = SentenceTransformer(str(tmp_path), device="cpu")
-        assert_identical(again.encode(TEXTS), model.encode(TEXTS))
+        assert_close(again.encode(TEXTS), model.encode(TEXTS), ROUNDING)
         assert list(tmp_path.rglob("modeling_elmo.py")) != []
 
     def test_a_folder_is_taken_as_it_is(self, modules, folder):
@@ -240,4 +252,4 @@ class TestSentenceTransformers:
         model.save(str(tmp_path))
         again = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
         assert type(again[0]) is ElmoTransformer
-        assert_identical(again.encode(TEXTS, prompt="query: "), model.encode(TEXTS, prompt="query: "))
+        assert_close(again.encode(TEXTS, prompt="query: "), model.encode(TEXTS, prompt="query: "), ROUNDING)
