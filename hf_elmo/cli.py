@@ -1,4 +1,4 @@
-"""The command line: `hf-elmo convert | push | export | demo`. Thin: each command calls one function and prints its report."""
+"""The command line, `hf-elmo`. Thin: each command calls one function and prints its report."""
 
 import contextlib
 import shlex
@@ -55,9 +55,10 @@ def friendly_errors(
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), stop)
+    expected: tuple[type[Exception], ...] = (ConversionError, OSError, *others)
     try:
         yield
-    except (ConversionError, OSError, *others) as error:
+    except expected as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
