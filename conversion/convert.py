@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
@@ -21,19 +22,33 @@ from hf_elmo.tokenization_elmo import ElmoTokenizer
 from . import verify
 from .catalog import CatalogEntry
 from .checkpoint import SourceCheckpoint
+from .configure import complete_options
 from .errors import ConversionError
 from .formats import choose_format
-from .mapping import MIX_PREFIX, Layout, Step, expand, match
+from .mapping import (
+    CHARACTER_TABLE,
+    MIX_PREFIX,
+    SOFTMAX_PREFIX,
+    Layout,
+    Step,
+    expand,
+    find_tensor,
+    match,
+    used_rules,
+)
 from .operations import OPERATIONS
-from .options import CHARACTERS_WITHOUT_PADDING, parse_options
+from .options import CHARACTERS_WITHOUT_PADDING
 from .report import ConversionReport, describe_architecture
 from .staging import check_output, staged_folder
 
 TOLERANCE = 5e-5
 """Two right evaluations in single precision differ by about 1e-5, a mistake shows at 0.1 and more."""
 
-CHARACTER_TABLE = "char_embed"
-TOKEN_PROJECTION = "CNN_proj/W_proj"
+MIX = "mix of the layers"
+
+LANGUAGE_MODEL = "ElmoForPreTraining"
+LANGUAGE_MODEL_PREFIX = "elmo."
+"""The class that reads a folder with a softmax, and where it keeps the biLM."""
 
 
 def convert_checkpoint(
@@ -44,6 +59,7 @@ def convert_checkpoint(
     word_splitter: str | None = None,
     progress: bool = False,
     catalog_entry: CatalogEntry | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> ConversionReport:
     """Converts an original checkpoint into a folder for `from_pretrained`.
 
@@ -59,6 +75,8 @@ def convert_checkpoint(
             default what the catalog says, otherwise `"whitespace"`.
         progress: Whether to show a progress bar on stderr.
         catalog_entry: What the catalog knows about this checkpoint; the README says it then.
+        overrides: Options to be used in the place of the original's, by their dotted paths, such as
+            `{"lstm.cell_clip": 5}`.
 
     Returns:
         What was converted and how close it is.
@@ -76,9 +94,10 @@ def convert_checkpoint(
     check_output(output)
     known = choose_format(Path(source), format)
     checkpoint = known.read(Path(source), None if options is None else Path(options))
-    config, notes = configure(checkpoint)
-    notes += describe_precision(checkpoint)
+    checkpoint = complete_options(checkpoint, overrides or {})
+    config, assumed = known.configure(checkpoint, known.layout)
     steps = plan(checkpoint, known.layout, config)
+    notes = (*checkpoint.notes, *assumed, *describe_precision(checkpoint, steps))
     tokenizer = make_tokenizer(config, word_splitter)
     with (
         staged_folder(output) as folder,
@@ -87,25 +106,26 @@ def convert_checkpoint(
         tqdm(total=2 * len(steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
     ):
         bar.set_description("Reading")
-        model = build_model(checkpoint, steps, config, bar)
+        model, softmax = build_model(checkpoint, steps, config, bar)
         bar.set_description("Saving")
         tokenizer.save_pretrained(folder)
-        model.save_pretrained(folder)
+        save_model(folder, model, softmax)
+        for name, path in checkpoint.kept_files.items():
+            shutil.copyfile(path, folder / name)
         share_mode(folder)
-        del model
+        del model, softmax
         bar.update()
         bar.set_description("Comparing")
         loaded = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
         compare_config(loaded.config, config)
-        compare_tensors(loaded, checkpoint, steps, bar)
-        differences = compare_outputs(
-            loaded, AutoTokenizer.from_pretrained(folder, trust_remote_code=False), checkpoint
-        )
+        compare_tensors(loaded.state_dict() | load_softmax(folder), checkpoint, steps, bar)
+        saved_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        differences = compare_outputs(loaded, saved_tokenizer, known.evaluate(checkpoint))
         num_parameters = count_parameters(loaded)
         report = ConversionReport(
             output_dir=output,
             format=checkpoint.format,
-            files={path.name: sha256(path) for path in (checkpoint.options_file, checkpoint.weights_file)},
+            files={path.name: sha256(path) for path in checkpoint.files},
             architecture=describe_architecture(config, num_parameters),
             num_parameters=num_parameters,
             num_tensors=len(steps),
@@ -123,27 +143,9 @@ def convert_checkpoint(
 PROGRESS_FORMAT = "{desc}{percentage:3.0f}% |{bar:30}| {elapsed}"
 
 
-def configure(checkpoint: SourceCheckpoint) -> tuple[ElmoConfig, tuple[str, ...]]:
-    """The configuration of a checkpoint, and what was assumed.
-
-    Raises:
-        ConversionError: When the options are incomplete or wrong.
-    """
-    source = checkpoint.options_file.name
-    parsed = parse_options(checkpoint.options, source)
-    fields = dict(parsed.fields)
-    # bilm-tf projects only between different sizes, AllenNLP always: the file tells which one wrote it.
-    if sum(count for _, count in fields["filters"]) == fields["projection_size"]:
-        fields["use_token_projection"] = TOKEN_PROJECTION in checkpoint.tensors
-    try:
-        return ElmoConfig(**fields), parsed.assumed
-    except ValueError as error:
-        raise ConversionError(f"The options in {source} cannot be used: {error}") from error
-
-
-def describe_precision(checkpoint: SourceCheckpoint) -> tuple[str, ...]:
+def describe_precision(checkpoint: SourceCheckpoint, steps: Sequence[Step]) -> tuple[str, ...]:
     """A note when weights are not stored in single precision."""
-    others = sorted({tensor.dtype for tensor in checkpoint.tensors.values()} - {"float32"})
+    others = sorted({checkpoint.tensors[step.source].dtype for step in steps} - {"float32"})
     return (f"Weights stored as {' and '.join(others)} were converted to float32.",) if others else ()
 
 
@@ -153,10 +155,11 @@ def plan(checkpoint: SourceCheckpoint, layout: Layout, config: ElmoConfig) -> li
     Raises:
         ConversionError: With every tensor that is unknown, missing or of another shape.
     """
-    table = checkpoint.tensors.get(CHARACTER_TABLE)
+    table = find_tensor(layout, checkpoint.tensors, CHARACTER_TABLE)
     with_padding = table is not None and table.shape[:1] == (CHARACTERS_WITHOUT_PADDING + 1,)
-    steps = expand(layout.rules, config, CHARACTERS_WITHOUT_PADDING + with_padding)
-    where = f"{checkpoint.weights_file.name} and {checkpoint.options_file.name}"
+    steps = expand(used_rules(layout, checkpoint.tensors), config, CHARACTERS_WITHOUT_PADDING + with_padding)
+    options_file = f" and {checkpoint.options_file.name}" if checkpoint.options_file else ""
+    where = f"{checkpoint.weights_file.name}{options_file}"
     match(steps, checkpoint.tensors, layout.ignored, where)
     return steps
 
@@ -180,8 +183,10 @@ def share_mode(folder: Path) -> None:
         path.chmod(mode)
 
 
-def build_model(checkpoint: SourceCheckpoint, steps: Sequence[Step], config: ElmoConfig, bar: Any) -> ElmoModel:
-    """A model with the original weights.
+def build_model(
+    checkpoint: SourceCheckpoint, steps: Sequence[Step], config: ElmoConfig, bar: Any
+) -> tuple[ElmoModel, dict[str, torch.Tensor]]:
+    """A model with the original weights, and the parameters of the softmax where the original has one.
 
     Raises:
         ConversionError: With every tensor that holds NaN, infinity or a padding row that is not zero; also when the
@@ -190,19 +195,45 @@ def build_model(checkpoint: SourceCheckpoint, steps: Sequence[Step], config: Elm
     model = ElmoModel(config)
     parameters = model.state_dict()
     check_targets(steps, parameters)
+    softmax: dict[str, torch.Tensor] = {}
     problems = []
     for step in steps:
         array = checkpoint.tensors[step.source].load()
         if not np.isfinite(array).all():
             problems.append(f"{step.source} holds NaN or infinity")
-        if step.source == CHARACTER_TABLE and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
+        if CHARACTER_TABLE in step.targets and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
             problems.append(f"{step.source} has {len(array)} rows, but the first, for masked positions, is not zero")
         for target, value in zip(step.targets, OPERATIONS[step.operation].convert(array), strict=True):
-            parameters[target].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+            tensor = torch.from_numpy(np.ascontiguousarray(value))
+            if target.startswith(SOFTMAX_PREFIX):
+                softmax[target] = tensor
+            else:
+                parameters[target].copy_(tensor)
         bar.update()
     if problems:
         raise ConversionError(f"The weights in {checkpoint.weights_file} cannot be used:", problems)
-    return model
+    return model, softmax
+
+
+def save_model(folder: Path, model: ElmoModel, softmax: Mapping[str, torch.Tensor]) -> None:
+    """Saves a biLM, or with a softmax the language model that it is part of."""
+    if not softmax:
+        model.save_pretrained(folder)
+        return
+    bilm = {f"{LANGUAGE_MODEL_PREFIX}{name}": value for name, value in model.state_dict().items()}
+    model.save_pretrained(folder, state_dict={**bilm, **softmax})
+    model.config.architectures = [LANGUAGE_MODEL]
+    model.config.save_pretrained(folder)
+
+
+def load_softmax(folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters of the softmax in a saved folder, none where there is no softmax."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            names = [name for name in file.keys() if name.startswith(SOFTMAX_PREFIX)]  # noqa: SIM118
+            found.update({name: file.get_tensor(name) for name in names})
+    return found
 
 
 def check_targets(steps: Sequence[Step], parameters: Mapping[str, torch.Tensor]) -> None:
@@ -214,8 +245,9 @@ def check_targets(steps: Sequence[Step], parameters: Mapping[str, torch.Tensor])
     filled = [target for step in steps for target in step.targets]
     wanted = {name for name in parameters if not name.startswith(MIX_PREFIX)}
     problems = [f"nothing fills {name}" for name in sorted(wanted - set(filled))]
-    problems += [f"the model has no {name}" for name in sorted(set(filled) - wanted)]
-    problems += [f"{name} is filled twice" for name in sorted(wanted) if filled.count(name) > 1]
+    extra = sorted(name for name in set(filled) - set(parameters) if not name.startswith(SOFTMAX_PREFIX))
+    problems += [f"the model has no {name}" for name in extra]
+    problems += [f"{name} is filled twice" for name in sorted(set(filled)) if filled.count(name) > 1]
     if problems:
         raise ConversionError("The table of the conversion and the model do not fit together:", problems)
 
@@ -231,13 +263,14 @@ def compare_config(loaded: Any, config: ElmoConfig) -> None:
         raise ConversionError("The saved configuration differs from the original:", changed)
 
 
-def compare_tensors(model: torch.nn.Module, checkpoint: SourceCheckpoint, steps: Sequence[Step], bar: Any) -> None:
+def compare_tensors(
+    parameters: Mapping[str, torch.Tensor], checkpoint: SourceCheckpoint, steps: Sequence[Step], bar: Any
+) -> None:
     """Checks that every loaded parameter is the converted original, bit for bit.
 
     Raises:
         ConversionError: Naming every parameter that is not.
     """
-    parameters = model.state_dict()
     changed = []
     for step in steps:
         arrays = OPERATIONS[step.operation].convert(checkpoint.tensors[step.source].load())
@@ -254,31 +287,43 @@ def same_bits(first: np.ndarray, second: np.ndarray) -> bool:
     return first.dtype == second.dtype and np.array_equal(first.view(np.int32), second.view(np.int32))
 
 
-def compare_outputs(model: torch.nn.Module, tokenizer: Any, checkpoint: SourceCheckpoint) -> dict[str, float]:
-    """The largest difference between the loaded model and the original equations, for each layer.
+def compare_outputs(model: torch.nn.Module, tokenizer: Any, expected: verify.Expected) -> dict[str, float]:
+    """The largest difference between the loaded model and the original equations, for each layer and each mix.
 
     Raises:
         ConversionError: When a layer differs by more than two right evaluations can.
     """
-    expected = verify.evaluate(checkpoint.options, checkpoint.tensors)
     words = [list(sentence) for sentence in verify.SENTENCES]
     batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
     with torch.no_grad():
-        states = model(**batch, output_hidden_states=True).hidden_states
-    differences = {}
-    for layer, (ours, sentences) in enumerate(zip(states, expected, strict=True)):
-        name = f"biLM layer {layer}" if layer else "token layer"
-        pairs = [(row[: len(sentence)], sentence) for row, sentence in zip(ours.numpy(), sentences, strict=True)]
-        difference = max(float(abs(row - sentence).max()) for row, sentence in pairs)
-        scale = max(1.0, *(float(abs(sentence).max()) for sentence in sentences))
-        # Also true for NaN, which compares false with everything.
-        if not difference <= TOLERANCE * scale:
-            raise ConversionError(
-                f"The converted model differs from the original by {difference:.3g} in the {name}, more than the "
-                f"{TOLERANCE * scale:.1g} that rounding explains; nothing was written."
-            )
-        differences[name] = difference
-    return differences
+        output = model(**batch, output_hidden_states=True)
+    layers = [f"biLM layer {layer}" if layer else "token layer" for layer in range(len(expected.layers))]
+    mixes = [f"{MIX} {mix + 1}" if mix else MIX for mix in range(len(expected.mixes))]
+    return {
+        name: compare_output(name, ours, sentences)
+        for name, ours, sentences in [
+            *zip(layers, output.hidden_states, expected.layers, strict=True),
+            *zip(mixes, output.representations, expected.mixes, strict=False),
+        ]
+    }
+
+
+def compare_output(name: str, ours: torch.Tensor, expected: Sequence[verify.DoubleArray]) -> float:
+    """The largest difference between an output (sentences, words, 2P) and what the original equations give.
+
+    Raises:
+        ConversionError: When it is more than rounding explains.
+    """
+    pairs = [(row[: len(sentence)], sentence) for row, sentence in zip(ours.numpy(), expected, strict=True)]
+    difference = max(float(abs(row - sentence).max()) for row, sentence in pairs)
+    scale = max(1.0, *(float(abs(sentence).max()) for sentence in expected))
+    # Also true for NaN, which compares false with everything.
+    if not difference <= TOLERANCE * scale:
+        raise ConversionError(
+            f"The converted model differs from the original by {difference:.3g} in the {name}, more than the "
+            f"{TOLERANCE * scale:.1g} that rounding explains; nothing was written."
+        )
+    return difference
 
 
 def count_parameters(model: torch.nn.Module) -> int:

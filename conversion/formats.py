@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import mapping, read_allennlp
+from hf_elmo.configuration_elmo import ElmoConfig
+
+from . import configure, mapping, read_allennlp, read_tensorflow, tensor_bundle, verify
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
 
@@ -18,15 +20,34 @@ class CheckpointFormat:
         recognises: Whether a path looks like it.
         read: (source, options file or `None`) -> the checkpoint.
         layout: The table of its tensors.
+        evaluate: The original's arithmetic from the original arrays, for the sentences of `verify`.
+        configure: (checkpoint, layout) -> its configuration and what was assumed.
     """
 
     title: str
     recognises: Callable[[Path], bool]
     read: Callable[[Path, Path | None], SourceCheckpoint]
     layout: mapping.Layout
+    evaluate: Callable[[SourceCheckpoint], verify.Expected] = verify.evaluate_allennlp
+    configure: Callable[[SourceCheckpoint, mapping.Layout], tuple[ElmoConfig, tuple[str, ...]]] = configure.configure
 
 
+# Where several are in one folder, the first wins: a training checkpoint has more than the HDF5 written from it.
 FORMATS = {
+    read_tensorflow.HUB_FORMAT: CheckpointFormat(
+        title="DeepPavlov's or Google's TF-Hub module: a folder with saved_model.pb and variables/",
+        recognises=read_tensorflow.recognises_module,
+        read=read_tensorflow.read_module,
+        layout=mapping.DEEPPAVLOV_HUB,
+        evaluate=verify.evaluate_hub,
+    ),
+    read_tensorflow.CHECKPOINT_FORMAT: CheckpointFormat(
+        title="training checkpoint of bilm-tf or DeepPavlov: *.index and *.data-* with an options.json beside them",
+        recognises=read_tensorflow.recognises_checkpoint,
+        read=read_tensorflow.read_checkpoint,
+        layout=mapping.TENSORFLOW_CHECKPOINT,
+        evaluate=verify.evaluate_training,
+    ),
     read_allennlp.FORMAT: CheckpointFormat(
         title="AllenNLP or bilm-tf: an HDF5 file with an options.json beside it",
         recognises=read_allennlp.recognises,
@@ -53,7 +74,9 @@ def choose_format(source: Path, name: str = "auto") -> CheckpointFormat:
     """
     if name != "auto" and name not in FORMATS:
         raise ConversionError(f"There is no format {name!r}; formats known: auto, {describe_formats()}.")
-    if not source.exists():
+    if not source.exists() and not (
+        source.name and source.with_name(source.name + tensor_bundle.INDEX_SUFFIX).is_file()
+    ):
         raise ConversionError(f"The source {source} does not exist.")
     if name != "auto":
         return FORMATS[name]

@@ -1,7 +1,7 @@
 """Which original tensor becomes which parameter: ordered tables as pure data, and their check against a file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -35,10 +35,13 @@ class Layout:
 
     Args:
         rules: The table.
+        optional: Tables for what a file may have beyond the biLM. Each is used as a whole when the file has any of
+            its tensors; their sources are patterns, each for one tensor.
         ignored: Patterns of tensors that are no part of the model, such as an optimizer's.
     """
 
     rules: tuple[Rule, ...]
+    optional: tuple[tuple[Rule, ...], ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -106,26 +109,130 @@ CHARACTER_ENCODER = (
     Rule("token_projection", "CNN_proj/b_proj", ("projection",), ("embeddings.projection.bias",), "copy"),
 )
 
-LSTM = "RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
 OUR_LSTM = "encoder.layers.{layer}.{side}_lstm"
 
-ALLENNLP = Layout(
-    rules=(
-        *CHARACTER_ENCODER,
+
+def lstm_rules(kernel: str, bias: str, projection: str) -> tuple[Rule, ...]:
+    """The table of an LSTM under the names that a format gives its three tensors."""
+    return (
         Rule(
             "lstm",
-            f"{LSTM}/W_0",
+            kernel,
             ("input_and_state", "gates"),
             (f"{OUR_LSTM}.input_gates.weight", f"{OUR_LSTM}.recurrent_gates.weight"),
             "gates",
         ),
-        Rule("lstm", f"{LSTM}/B", ("gates",), (f"{OUR_LSTM}.input_gates.bias",), "gate_bias"),
-        Rule("lstm", f"{LSTM}/W_P_0", ("cell", "projection"), (f"{OUR_LSTM}.projection.weight",), "transpose"),
+        Rule("lstm", bias, ("gates",), (f"{OUR_LSTM}.input_gates.bias",), "gate_bias"),
+        Rule("lstm", projection, ("cell", "projection"), (f"{OUR_LSTM}.projection.weight",), "transpose"),
+    )
+
+
+def under(prefix: str, rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """A table for a file that puts a prefix before every name."""
+    return tuple(replace(rule, source=prefix + rule.source) for rule in rules)
+
+
+def mix_rules(weights: str, scale: str) -> tuple[Rule, ...]:
+    """The table of the mix of the layers under the names that a format gives it."""
+    return (
+        Rule("model", weights, ("mix",), ("representations.0.scalar_parameters",), "copy"),
+        Rule("model", scale, (1,), ("representations.0.gamma",), "one_number"),
+    )
+
+
+ALLENNLP_LSTM = "RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+ALLENNLP = Layout(
+    rules=(
+        *CHARACTER_ENCODER,
+        *lstm_rules(f"{ALLENNLP_LSTM}/W_0", f"{ALLENNLP_LSTM}/B", f"{ALLENNLP_LSTM}/W_P_0"),
     )
 )
 
+HUB_LSTM = "RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/rnn/lstm_cell"
+DEEPPAVLOV_HUB = Layout(
+    rules=under(
+        "bilm/",
+        (
+            *CHARACTER_ENCODER,
+            *lstm_rules(f"{HUB_LSTM}/kernel", f"{HUB_LSTM}/bias", f"{HUB_LSTM}/projection/kernel"),
+        ),
+    ),
+    # The module adds 1 / (L + 1) to every scalar before the softmax, which changes nothing.
+    optional=(
+        mix_rules("aggregation/*_ELMo_W", "aggregation/*_ELMo_gamma"),
+        mix_rules("aggregation/weights", "aggregation/scaling"),
+    ),
+    ignored=("bilm*/Variable*",),
+)
+
+TRAINING_LSTM = "RNN_{direction}/rnn/multi_rnn_cell/cell_{layer}/lstm_cell"
+TENSORFLOW_CHECKPOINT = Layout(
+    rules=under(
+        "lm/",
+        (
+            *CHARACTER_ENCODER,
+            *lstm_rules(f"{TRAINING_LSTM}/kernel", f"{TRAINING_LSTM}/bias", f"{TRAINING_LSTM}/projection/kernel"),
+        ),
+    ),
+    optional=(
+        (
+            Rule("model", "lm/softmax/W", ("words", "projection"), ("softmax.weight",), "copy"),
+            Rule("model", "lm/softmax/b", ("words",), ("softmax.bias",), "copy"),
+        ),
+    ),
+    ignored=(
+        "global_step",
+        "train_perplexity",
+        "beta[12]_power*",
+        "*/Adagrad",
+        "*/Adagrad_[0-9]*",
+        "*/Adadelta",
+        "*/Adadelta_[0-9]*",
+        "*/Adam",
+        "*/Adam_[0-9]*",
+        "*/Momentum",
+        "*/RMSProp",
+        "*/RMSProp_[0-9]*",
+    ),
+)
+
 MIX_PREFIX = "representations."
-"""Parameters that no original biLM has: they come from the configuration."""
+"""Parameters of the mixes, which few original files have; otherwise they come from the configuration."""
+
+SOFTMAX_PREFIX = "softmax."
+"""Parameters of a language model's output layer, which lie beside those of `ElmoModel`."""
+
+CHARACTER_TABLE = "embeddings.character_embeddings.weight"
+TOKEN_PROJECTION = "embeddings.projection.weight"
+SOFTMAX_BIAS = "softmax.bias"
+SCALAR_PARAMETERS = "representations.0.scalar_parameters"
+GAMMA = "representations.0.gamma"
+
+
+def used_rules(layout: Layout, names: Iterable[str]) -> tuple[Rule, ...]:
+    """The table of a layout for a file: with the optional parts that the file has, and the file's names in them."""
+    names = tuple(names)
+    rules = list(layout.rules)
+    for part in layout.optional:
+        found = [[name for name in names if fnmatchcase(name, rule.source)] for rule in part]
+        if any(found):
+            rules += [
+                replace(rule, source=matches[0]) if len(matches) == 1 else rule
+                for rule, matches in zip(part, found, strict=True)
+            ]
+    return tuple(rules)
+
+
+def find_tensor(layout: Layout, tensors: Mapping[str, StoredTensor], target: str) -> StoredTensor | None:
+    """The tensor of a file that becomes a parameter, `None` when the file has none.
+
+    Args:
+        layout: The format's table.
+        tensors: The file's tensors.
+        target: A parameter that does not depend on the architecture, such as `CHARACTER_TABLE`.
+    """
+    sources = [rule.source for rule in used_rules(layout, tensors) if target in rule.targets]
+    return next((tensors[source] for source in sources if source in tensors), None)
 
 
 def repetitions(config: Any, characters: int) -> dict[str, list[dict[str, Any]]]:
@@ -146,6 +253,8 @@ def repetitions(config: Any, characters: int) -> dict[str, list[dict[str, Any]]]
         "cell": config.cell_size,
         "gates": 4 * config.cell_size,
         "input_and_state": 2 * config.projection_size,
+        "mix": config.mix_size,
+        "words": config.word_vocab_size,
     }
     return {
         "model": [sizes],
@@ -205,7 +314,7 @@ def match(steps: Sequence[Step], tensors: Mapping[str, StoredTensor], ignored: S
     problems += [
         f"{name} has shape {tensor.shape}, but the options say {wanted[name].shape}"
         for name, tensor in tensors.items()
-        if name in wanted and tensor.shape != wanted[name].shape
+        if name in wanted and not same_shape(tensor.shape, wanted[name].shape)
     ]
     problems += [
         f"{name} {tensor.shape} is not known"
@@ -214,3 +323,8 @@ def match(steps: Sequence[Step], tensors: Mapping[str, StoredTensor], ignored: S
     ]
     if problems:
         raise ConversionError(f"The tensors in {where} do not fit together:", problems)
+
+
+def same_shape(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Whether two shapes are equal; one number may have the shape () or (1,)."""
+    return first == second or {first, second} == {(), (1,)}

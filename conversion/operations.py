@@ -99,6 +99,7 @@ def subtract_one(totals: FloatArray) -> FloatArray:
 
 OPERATIONS = {
     "copy": Operation(lambda array: (array,), lambda arrays: arrays[0]),
+    "one_number": Operation(lambda array: (array.reshape(1),), lambda arrays: arrays[0]),
     "transpose": Operation(lambda array: (array.T,), lambda arrays: arrays[0].T),
     "character_table": Operation(add_padding_row, drop_padding_row),
     "convolution": Operation(convert_convolution, export_convolution),

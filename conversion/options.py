@@ -153,6 +153,19 @@ def read_path(options: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def write_path(options: dict[str, Any], path: str, value: Any) -> None:
+    """Sets the value at a dotted path.
+
+    Raises:
+        ValueError: When something on the way is no JSON object.
+    """
+    read_path(options, path)
+    *groups, key = path.split(".")
+    for group in groups:
+        options = options.setdefault(group, {})
+    options[key] = value
+
+
 def parse_options(options: Mapping[str, Any], source: str) -> ParsedOptions:
     """Turns an original options file into the fields of `ElmoConfig`.
 

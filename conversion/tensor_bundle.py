@@ -171,19 +171,20 @@ def loader(shard: Path, entry: Entry) -> Callable[[], FloatArray]:
         try:
             with shard.open("rb") as file:
                 file.seek(entry.offset)
-                content = file.read(entry.size)
+                content = np.empty(entry.size, dtype=np.uint8)
+                length = file.readinto(content)
         except OSError as error:
             raise ConversionError(
                 f"The tensor {entry.name} in {shard} cannot be read: {error.strerror or error}."
             ) from error
-        if len(content) != entry.size or masked_checksum(content) != entry.checksum:
+        if length != entry.size or masked_checksum(content) != entry.checksum:
             raise ConversionError(
                 f"The tensor {entry.name} in {shard} is damaged: its checksum is not the one in the index."
             )
         if entry.dtype == "bfloat16":
-            stored = (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+            stored = (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
         else:
-            stored = np.frombuffer(content, np.dtype(entry.dtype).newbyteorder("<"))
+            stored = content.view(np.dtype(entry.dtype).newbyteorder("<"))
         # A float64 beyond float32's range becomes infinite here and is refused with the other infinite values.
         with np.errstate(over="ignore"):
             return np.asarray(stored, dtype=np.float32).reshape(entry.shape)
@@ -389,7 +390,10 @@ class Reader:
         raise Damage("is damaged: a number does not end")
 
 
-def masked_checksum(content: bytes) -> int:
+def masked_checksum(content: bytes | np.ndarray) -> int:
     """The CRC-32C of some bytes, changed as TensorFlow and LevelDB change it before storing it."""
+    if isinstance(content, np.ndarray):
+        content = content.view()
+        content.flags.writeable = False
     checksum = google_crc32c.value(content)
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

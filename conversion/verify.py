@@ -5,10 +5,13 @@ model, so that a mistake there cannot hide. It is for a handful of words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .checkpoint import SourceCheckpoint, StoredTensor
 
 DoubleArray = NDArray[np.float64]
 ReadTensor = Callable[[str], DoubleArray]
@@ -17,6 +20,84 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 
 SENTENCES = (("The", "crane", "flew", "."), ("Ёлка", "naïve", "un" * 24))
 """Words of one and of several bytes a character, up to the usual limit of 48; sentences of different length."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the original equations give for a few sentences.
+
+    Args:
+        layers: For each of the L + 1 layers, for each sentence, (words + 2, 2 P) with the boundaries; the token layer
+            twice.
+        mixes: For each mix of the layers that the file has, for each sentence, (words + 2, 2 P).
+    """
+
+    layers: list[list[DoubleArray]]
+    mixes: list[list[DoubleArray]]
+
+
+HUB_NAMES = (
+    ("rnn/lstm_cell/projection/kernel", "LSTMCell/W_P_0"),
+    ("rnn/lstm_cell/kernel", "LSTMCell/W_0"),
+    ("rnn/lstm_cell/bias", "LSTMCell/B"),
+)
+TRAINING_NAMES = (
+    ("rnn/multi_rnn_cell/cell_", "RNN/MultiRNNCell/Cell"),
+    ("lstm_cell/projection/kernel", "LSTMCell/W_P_0"),
+    ("lstm_cell/kernel", "LSTMCell/W_0"),
+    ("lstm_cell/bias", "LSTMCell/B"),
+)
+"""Parts of TensorFlow's names, and what AllenNLP calls them."""
+
+
+def evaluate_allennlp(checkpoint: SourceCheckpoint, sentences: Sequence[Sequence[str]] = SENTENCES) -> Expected:
+    """The layers of an HDF5 file."""
+    return Expected(evaluate(checkpoint.options, checkpoint.tensors, sentences), [])
+
+
+def evaluate_training(checkpoint: SourceCheckpoint, sentences: Sequence[Sequence[str]] = SENTENCES) -> Expected:
+    """The layers of a training checkpoint."""
+    tensors = in_allennlp_names(checkpoint.tensors, "lm/", TRAINING_NAMES)
+    return Expected(evaluate(checkpoint.options, tensors, sentences), [])
+
+
+def evaluate_hub(checkpoint: SourceCheckpoint, sentences: Sequence[Sequence[str]] = SENTENCES) -> Expected:
+    """The layers and the mix of a TF-Hub module."""
+    layers = evaluate(checkpoint.options, in_allennlp_names(checkpoint.tensors, "bilm/", HUB_NAMES), sentences)
+    mix = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("aggregation/")}
+    weights = [tensor for name, tensor in mix.items() if name.endswith(("_W", "/weights"))]
+    scales = [tensor for name, tensor in mix.items() if name.endswith(("_gamma", "/scaling"))]
+    return Expected(
+        layers,
+        [
+            mix_layers(layers, weight.load().astype(np.float64), scale.load().astype(np.float64))
+            for weight, scale in zip(weights, scales, strict=True)
+        ],
+    )
+
+
+def in_allennlp_names(
+    tensors: Mapping[str, StoredTensor], prefix: str, parts: Sequence[tuple[str, str]]
+) -> dict[str, StoredTensor]:
+    """The tensors below a prefix, under the names that AllenNLP would give them."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            name = name.removeprefix(prefix)
+            for theirs, allennlps in parts:
+                name = name.replace(theirs, allennlps)
+            renamed[name] = tensor
+    return renamed
+
+
+def mix_layers(layers: Sequence[Sequence[DoubleArray]], weights: DoubleArray, scale: DoubleArray) -> list[DoubleArray]:
+    """bilm-tf's `weight_layers`: scale * sum_j softmax(weights + 1 / (L + 1))_j layer_j, for each sentence."""
+    exponentials = np.exp(weights + 1 / len(weights) - np.max(weights))
+    shares = exponentials / exponentials.sum()
+    return [
+        scale.item() * sum(share * layer for share, layer in zip(shares, sentence, strict=True))
+        for sentence in zip(*layers, strict=True)
+    ]
 
 
 def evaluate(

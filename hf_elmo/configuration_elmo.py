@@ -50,6 +50,8 @@ class ElmoConfig(PreTrainedConfig):
         vocab_size (`int`, defaults to 262):
             Rows of the character table: 256 bytes, begin and end of sentence, begin and end of word, padding, and
             row 0 for masked positions. Option files say 261 or 262 for the same thing, before and after row 0.
+        word_vocab_size (`int`, *optional*):
+            Words that a language model's softmax can predict; `None` where a checkpoint has no softmax.
         character_embedding_size (`int`, defaults to 16):
             Size of a character vector.
         filters (`list[list[int]]`, *optional*):
@@ -115,6 +117,7 @@ class ElmoConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["hidden_states", "representations", "states"]  # Trainer adds a list to it
 
     vocab_size: int = 262
+    word_vocab_size: int | None = None
     character_embedding_size: int = 16
     filters: list[list[int]] | None = None
     hidden_act: Literal["relu", "tanh"] = "relu"
@@ -187,6 +190,8 @@ class ElmoConfig(PreTrainedConfig):
         for name, least in SMALLEST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, but is {getattr(self, name)}.")
+        if self.word_vocab_size is not None and self.word_vocab_size < 1:
+            raise ValueError(f"`word_vocab_size` must be at least 1, or None, but is {self.word_vocab_size}.")
         if not self.filters:
             raise ValueError("`filters` must name at least one convolution as [width, count].")
         for item in self.filters:

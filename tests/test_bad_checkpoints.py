@@ -66,17 +66,17 @@ class TestFiles:
 
     def test_folder_without_weights(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
-        assert_fails("empty is no checkpoint.*formats known: allennlp", tmp_path / "empty", tmp_path / "elmo")
+        assert_fails("empty is no checkpoint.*formats known: .*allennlp", tmp_path / "empty", tmp_path / "elmo")
         with pytest.raises(ConversionError, match="no HDF5 file in the folder"):
             convert_checkpoint(tmp_path / "empty", tmp_path / "elmo", format="allennlp")
 
     @pytest.mark.parametrize("name", ["model.zip", "model.tar.gz", "encoder.pkl", "model.index", "weights"])
     def test_other_format(self, name: str, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"PK\x03\x04 something else")
-        assert_fails(f"{name} is no checkpoint.*formats known: allennlp", tmp_path / name, tmp_path / "elmo")
+        assert_fails(f"{name} is no checkpoint.*formats known: .*allennlp", tmp_path / name, tmp_path / "elmo")
 
     def test_unknown_format_name(self, source: Path, tmp_path: Path) -> None:
-        assert_fails("no format 'word2vec'.*auto, allennlp", source, tmp_path / "elmo", format="word2vec")
+        assert_fails("no format 'word2vec'.*auto, .*allennlp", source, tmp_path / "elmo", format="word2vec")
 
     def test_text_called_hdf5(self, source: Path, tmp_path: Path) -> None:
         (source / "weights.hdf5").write_text("<html>404</html>")
