@@ -3,7 +3,7 @@
 import json
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,24 @@ def write_path(options: dict[str, Any], path: str, value: Any) -> None:
     for group in groups:
         options = options.setdefault(group, {})
     options[key] = value
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Options from a command line: `lstm.cell_clip=5` and its like, the value in JSON or a bare word.
+
+    Raises:
+        ConversionError: When a setting has another form.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        path, sign, value = setting.partition("=")
+        if not path or not sign:
+            raise ConversionError(f"The setting {setting!r} must have the form NAME=VALUE, such as lstm.cell_clip=5.")
+        try:
+            values[path] = json.loads(value)
+        except (ValueError, RecursionError):
+            values[path] = value
+    return values
 
 
 def parse_options(options: Mapping[str, Any], source: str) -> ParsedOptions:

@@ -115,7 +115,7 @@ def describe_tensors(tensors: Mapping[str, StoredTensor], index: Path) -> dict[s
 
 def numbered(tensors: Mapping[str, StoredTensor], name: str) -> list[StoredTensor]:
     """The tensors of a name with 0, 1, 2 and so on in it."""
-    found = []
+    found: list[StoredTensor] = []
     for number in count():
         if name.format(number) not in tensors:
             return found

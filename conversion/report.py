@@ -50,7 +50,7 @@ class ConversionReport:
         lines = [f"Converted {' + '.join(self.files)} ({self.format}) to {self.output_dir}", ""]
         lines += [f"  {name + ':':<28}{value}" for name, value in self.architecture.items()]
         lines += ["", "Checked after loading the folder again; largest differences:"]
-        lines += [f"  {self.num_tensors} original tensors ({self.num_parameters:,} numbers): equal bit for bit"]
+        lines += [f"  {self.num_tensors} original tensors: equal bit for bit"]
         lines += [
             f"  {name + ':':<28}{difference:.1e} from the original equations in NumPy ({self.num_words} words)"
             for name, difference in self.differences.items()
@@ -79,7 +79,7 @@ def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:
         if value
     ]
     filters = ", ".join(f"{count} of width {width}" for width, count in config.filters)
-    return {
+    properties = {
         "Parameters": f"{num_parameters:,}",
         "Vector of a word": f"{config.hidden_size} (both directions)",
         "biLM": f"{config.num_hidden_layers} layers, cell {config.cell_size}, projection {config.projection_size}",
@@ -90,3 +90,6 @@ def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:
         "Projection of the filters": "yes" if config.use_token_projection else "no",
         "Characters a word": f"{config.max_characters_per_token}, of which 2 mark its begin and end",
     }
+    if config.word_vocab_size is not None:
+        properties["Softmax"] = f"{config.word_vocab_size:,} words"
+    return properties

@@ -172,7 +172,7 @@ def loader(shard: Path, entry: Entry) -> Callable[[], FloatArray]:
             with shard.open("rb") as file:
                 file.seek(entry.offset)
                 content = np.empty(entry.size, dtype=np.uint8)
-                length = file.readinto(content)
+                length = file.readinto(content.data)
         except OSError as error:
             raise ConversionError(
                 f"The tensor {entry.name} in {shard} cannot be read: {error.strerror or error}."
@@ -393,7 +393,9 @@ class Reader:
 def masked_checksum(content: bytes | np.ndarray) -> int:
     """The CRC-32C of some bytes, changed as TensorFlow and LevelDB change it before storing it."""
     if isinstance(content, np.ndarray):
-        content = content.view()
-        content.flags.writeable = False
-    checksum = google_crc32c.value(content)
+        view = content.view()
+        view.flags.writeable = False  # the library takes nothing else
+        checksum = google_crc32c.value(view)
+    else:
+        checksum = google_crc32c.value(content)
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

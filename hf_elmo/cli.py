@@ -78,7 +78,10 @@ def convert(
         Path | None,
         typer.Option(help="The original options file; looked for beside the weights.", show_default=False),
     ] = None,
-    format: Annotated[str, typer.Option(help="The format of SOURCE: auto or allennlp.")] = "auto",
+    format: Annotated[
+        str,
+        typer.Option(help="The format of SOURCE; auto recognises it, and an unknown name lists all of them."),
+    ] = "auto",
     word_splitter: Annotated[
         str,
         typer.Option(
@@ -86,6 +89,16 @@ def convert(
             "treebank (English, as in ELMo's training text) or punctuation (other languages)."
         ),
     ] = "whitespace",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="An option to be used in the place of the original's, such as lstm.cell_clip=5 or "
+            "char_cnn.activation=tanh; several may be given.",
+            show_default=False,
+        ),
+    ] = None,
     push_to_hub: Annotated[
         str | None,
         typer.Option(metavar="REPO_ID", help="Push the folder to this repository then.", show_default=False),
@@ -94,7 +107,8 @@ def convert(
 ) -> None:
     """Convert an original checkpoint into a folder for transformers, and compare the two.
 
-    SOURCE is an HDF5 file of AllenNLP or bilm-tf with its options.json beside it. OUTPUT becomes a complete folder:
+    SOURCE is an HDF5 file of AllenNLP or bilm-tf with its options.json beside it, a training checkpoint of bilm-tf or
+    DeepPavlov (its folder, or a file of it), or the folder of a TF-Hub module. OUTPUT becomes a complete folder:
     configuration, weights, tokenizer, code for loading without this package, README. It appears only when the model
     in it has been loaded again and gives the original's numbers.
 
@@ -104,6 +118,8 @@ def convert(
 
     `hf-elmo convert weights.hdf5 elmo-mine --options other/options.json`
 
+    `hf-elmo convert unpacked/elmo_ru-news elmo-ru-news --set char_cnn.activation=relu`
+
     `hf-elmo convert weights.hdf5 elmo-mine --push-to-hub someone/elmo-mine --private`
 
     **Then, in Python**
@@ -112,9 +128,11 @@ def convert(
     """
     with friendly_errors():
         from .conversion import convert_checkpoint
+        from .conversion.options import parse_settings
 
         check_push_options(push_to_hub, private)
-        report = convert_checkpoint(source, output, options, format, word_splitter, progress=True)
+        overrides = parse_settings(settings or [])
+        report = convert_checkpoint(source, output, options, format, word_splitter, progress=True, overrides=overrides)
         typer.echo(report.summary())
     if push_to_hub is not None:
         push_converted(output, push_to_hub, private)
