@@ -27,7 +27,15 @@ PUBLIC_NAMES = [
     "LayerWeights",
     "__version__",
 ]
-CONVERSION_NAMES = ["ConversionError", "ConversionReport", "convert_checkpoint", "export_checkpoint"]
+CONVERSION_NAMES = [
+    "ConversionError",
+    "ConversionReport",
+    "PushError",
+    "PushReport",
+    "convert_checkpoint",
+    "export_checkpoint",
+    "push_folder",
+]
 HEAVY = {"datasets", "h5py", "onnx", "pandas", "peft", "sentence_transformers", "typer"}
 
 in_the_repository = pytest.mark.skipif(
@@ -106,7 +114,7 @@ def wheel(tmp_path_factory) -> Path:
     source = tmp_path_factory.mktemp("source") / "hf-elmo"
     source.mkdir()
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("hf_elmo", "conversion"):
+    for name in ("hf_elmo", "conversion", "model_cards"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -130,7 +138,7 @@ class TestWheel:
         for path in (ROOT / "conversion").glob("*.py"):
             assert f"hf_elmo/conversion/{path.name}" in names
         assert {"hf_elmo/py.typed", "hf_elmo/model_cards/README.md.jinja"} <= names
-        assert [name for name in names if name.startswith(("tests", "benchmarks", "conversion"))] == []
+        assert [name for name in names if name.startswith(("tests", "benchmarks", "conversion", "model_cards"))] == []
 
     def test_it_says_what_it_is(self, wheel):
         files = zipfile.ZipFile(wheel)
