@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from transformers import AutoModel, AutoTokenizer
 
 import hf_elmo  # noqa: F401  (registers the Auto classes)
@@ -27,6 +28,12 @@ SOURCES = {
     "deeppavlov_lm_ru": ("weights.hdf5", "options.json"),
     "deeppavlov_hub_ru": ("source_weights.hdf5", "source_options.json"),
 }
+
+TENSORFLOW = {"bilm_tf_lm": ".", "deeppavlov_lm_ru": "model", "deeppavlov_hub_ru": "module"}
+"""Fixtures that have TensorFlow's own files beside their HDF5, and what a person would name to convert them."""
+
+FROM_TENSORFLOW = " from TensorFlow"
+"""After a fixture's name: its TensorFlow files are converted, not its HDF5."""
 
 
 @dataclass
@@ -59,7 +66,7 @@ class Output:
 
 @dataclass
 class Elmo:
-    """A converted checkpoint and the original beside it."""
+    """A converted checkpoint and the original beside it; `weights_path` is the HDF5, whatever was converted."""
 
     model: Any
     tokenizer: Any
@@ -73,6 +80,11 @@ class Elmo:
     def arrays(self, name: str = "expected.npz") -> dict[str, Array]:
         with np.load(self.fixture / name) as file:
             return dict(file)
+
+    def softmax(self) -> dict[str, Array]:
+        """The converted output layer: weight (words, P) and bias (words,); nothing where there was none."""
+        saved = load_file(Path(self.model.name_or_path) / "model.safetensors")
+        return {key.removeprefix("softmax."): value for key, value in saved.items() if key.startswith("softmax.")}
 
     def reference(self) -> ReferenceBiLm:
         return ReferenceBiLm(*read_checkpoint(self.options_path, self.weights_path))
@@ -106,19 +118,24 @@ class Elmo:
 
 
 def convert_fixture(name: str, folder: Path) -> Elmo:
-    """Converts the HDF5 of a fixture into a folder and loads it as a user would.
+    """Converts the checkpoint of a fixture into a folder and loads it as a user would.
 
     Args:
-        name: A key of `SOURCES`.
+        name: A key of `SOURCES`; with `FROM_TENSORFLOW` after it, a key of `TENSORFLOW`.
         folder: An empty folder.
     """
+    from_tensorflow = name.endswith(FROM_TENSORFLOW)
+    name = name.removesuffix(FROM_TENSORFLOW)
     fixture = source = fixture_path(name)
     if name == "nlpl_zip":
         source = folder / "unpacked"
         with zipfile.ZipFile(fixture / "900.zip") as archive:
             archive.extractall(source)
     weights_path, options_path = (source / part for part in SOURCES[name])
-    convert_checkpoint(weights_path, folder / "converted", options=options_path)
+    if from_tensorflow:
+        convert_checkpoint(fixture / TENSORFLOW[name], folder / "converted")
+    else:
+        convert_checkpoint(weights_path, folder / "converted", options=options_path)
     model = AutoModel.from_pretrained(folder / "converted").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "converted")
     return Elmo(model, tokenizer, options_path, weights_path, fixture)

@@ -1,4 +1,4 @@
-"""The arrays of the language-model fixtures, whose HDF5 has no softmax, from the converted biLM."""
+"""The arrays of the language-model fixtures, from the converted biLM and its softmax."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.reference import Array
 
 
 class LanguageModelOutputs:
-    """The stored log-probabilities, from the converted biLM and a softmax layer fitted to them.
+    """The stored log-probabilities, from the converted biLM and its softmax, or one fitted to them.
 
-    The HDF5 does not hold the softmax, but the stored log-probabilities are log_softmax(W h + b) of the top layer,
-    with one W and b for both directions: P + 1 unknowns a word against more than a hundred vectors h. Where the fit
-    leaves nothing, the top layer is right; and the same W and b must give the losses of the stateful runs, which they
-    were not fitted to.
+    TensorFlow's checkpoints hold the softmax. The HDF5 does not, but the stored log-probabilities are
+    log_softmax(W h + b) of the top layer, with one W and b for both directions: P + 1 unknowns a word against more
+    than a hundred vectors h. Where the fit leaves nothing, the top layer is right; and the same W and b must give the
+    losses of the stateful runs, which they were not fitted to.
     """
 
     def __init__(self, elmo: Elmo) -> None:
@@ -29,16 +29,25 @@ class LanguageModelOutputs:
         self.sentences = elmo.json("sentences.json")["sentences"]
         self.ours: Arrays = {}
         features = {key: vectors for i in range(len(self.sentences)) for key, vectors in self.sentence(i)}
+        softmax = elmo.softmax()
+        self.softmax = (
+            np.concatenate([softmax["weight"].T, softmax["bias"][None]]).astype(np.float64)
+            if softmax
+            else self.fit(features)
+        )
+        for key, vectors in features.items():
+            self.ours[f"{key}.log_probs"] = self.log_probs(vectors)
+            self.ours[f"{key}.losses"] = self.losses(vectors, self.expected[f"{key}.target_ids"])
+
+    def fit(self, features: Arrays) -> Array:
+        """The softmax (P + 1, words), bias last, that gives the stored log-probabilities."""
         inputs, outputs = (
             np.concatenate([np.asarray(source[key], dtype=np.float64) for key in features])
             for source in (features, {key: self.expected[f"{key}.log_probs"] for key in features})
         )
         assert len(inputs) > 5 * (self.size + 1)
         # Log-probabilities are logits less a constant for each row: without their mean they are linear in h.
-        self.softmax = np.linalg.lstsq(with_one(inputs), outputs - outputs.mean(axis=1, keepdims=True), rcond=None)[0]
-        for key, vectors in features.items():
-            self.ours[f"{key}.log_probs"] = self.log_probs(vectors)
-            self.ours[f"{key}.losses"] = self.losses(vectors, self.expected[f"{key}.target_ids"])
+        return np.linalg.lstsq(with_one(inputs), outputs - outputs.mean(axis=1, keepdims=True), rcond=None)[0]
 
     def sentence(self, index: int) -> Iterator[tuple[str, Array]]:
         """Keys and top-layer vectors (words + 1, P) of a sentence, in the order of each direction's walk."""

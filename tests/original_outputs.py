@@ -153,9 +153,10 @@ def deeppavlov_hub(hub: Elmo) -> Arrays:
     sentences = contents["sentences"]
     aggregation = contents["aggregation"]
     (gamma,) = aggregation["elmo_output_ELMo_gamma"]
-    parameters = [weight + 1 / 3 for weight in aggregation["elmo_output_ELMo_W"]]
-    hub = replace(hub, model=copy.deepcopy(hub.model))
-    set_mixes(hub.model, [parameters], [gamma])
+    if hub.model.config.mix_parameters is None:  # the HDF5 has no mix; the module has it
+        parameters = [weight + 1 / 3 for weight in aggregation["elmo_output_ELMo_W"]]
+        hub = replace(hub, model=copy.deepcopy(hub.model))
+        set_mixes(hub.model, [parameters], [gamma])
     padding = hub.padding_vector()
     mixed_padding = gamma * float(hub.model.layer_weights().weights[0, 0]) * padding
     ours: Arrays = {}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.assertions import PARITY_TOLERANCE, assert_close, assert_identical
-from tests.original_checkpoints import SOURCES, Elmo, convert_fixture
+from tests.original_checkpoints import FROM_TENSORFLOW, SOURCES, TENSORFLOW, Elmo, convert_fixture
 from tests.original_language_models import bilm_tf_lm, deeppavlov_lm
 from tests.original_outputs import Arrays, allennlp_random, allennlp_tiny, deeppavlov_hub, nlpl_zip
 from tests.reference import characters_of_sentence
@@ -69,6 +69,7 @@ CASES = {
         bilm_tf_lm, ("*char_ids", "*.log_probs", "sent*.losses", "test.*losses*", "*.perplexity"), WORD_IDS
     ),
 }
+CASES |= {f"{name}{FROM_TENSORFLOW}": CASES[name] for name in TENSORFLOW}
 PATTERNS = [(name, pattern) for name, case in CASES.items() for pattern in case.patterns]
 
 
@@ -159,7 +160,7 @@ def test_stored_tensorflow_token_layer(elmo: Callable[[str], Elmo]) -> None:
         assert_close(half, expected, what="token embeddings")
 
 
-@pytest.mark.parametrize("name", list(SOURCES))
+@pytest.mark.parametrize("name", [*SOURCES, *(f"{name}{FROM_TENSORFLOW}" for name in TENSORFLOW)])
 def test_layers_are_those_of_the_reference(elmo: Callable[[str], Elmo], name: str) -> None:
     checkpoint = elmo(name)
     contents = checkpoint.json("sentences.json")
