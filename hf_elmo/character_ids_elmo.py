@@ -32,7 +32,6 @@ def words_to_rows(words: Sequence[str], width: int, boundaries: Mapping[str, int
     Raises:
         TypeError: A word is not a string.
     """
-    count = len(words)
     try:
         text = "".join(words)
     except TypeError as error:
@@ -42,37 +41,66 @@ def words_to_rows(words: Sequence[str], width: int, boundaries: Mapping[str, int
     except UnicodeEncodeError:
         return words_to_rows([word.encode("utf-8", "ignore").decode("utf-8") for word in words], width, boundaries)
     data = np.frombuffer(encoded, dtype=np.uint8)
-    ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=count))
+    ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
     if len(encoded) != len(text):
         character_starts = np.flatnonzero((data & 0xC0) != 0x80)
         ends = np.append(character_starts, len(encoded))[ends]
+    marks = {character: np.frombuffer(word.encode("utf-8"), dtype=np.uint8) for word, character in boundaries.items()}
+    cut = (
+        f"A word is cut after {width - 2} bytes: ELMo reads words up to max_characters_per_token - 2 bytes long in"
+        " UTF-8, in which most letters outside ASCII take two or three."
+    )
+    return lay_out(data, data.astype(np.int16) + 1, ends, width, (BEGIN_WORD, END_WORD, CHARACTER_PADDING), marks, cut)
+
+
+def lay_out(
+    units: np.ndarray,
+    ids: np.ndarray,
+    ends: np.ndarray,
+    width: int,
+    frame: tuple[int, int, int],
+    boundaries: Mapping[int, np.ndarray],
+    cut: str,
+) -> np.ndarray:
+    """Lays the characters of words out in rows.
+
+    Args:
+        units: What the words are spelled in (bytes, code points), one word after the other, shape (units,).
+        ids: The character id of each unit, shape (units,).
+        ends: Where each of the n words ends, shape (n,).
+        width: Characters in a row.
+        frame: The ids of begin of word, end of word and padding.
+        boundaries: The id of a character -> the units of the word that stands for it alone.
+        cut: The warning when a word does not fit.
+
+    Returns:
+        Array of shape (n, width), of the type of `ids`.
+    """
+    count = len(ends)
+    begin, end, padding = frame
     starts = np.concatenate(([0], ends[:-1])) if count else ends
     lengths = np.minimum(ends - starts, width - 2)
-    if lengths.sum() < len(encoded):
-        logger.warning_once(
-            f"A word is cut after {width - 2} bytes: ELMo reads words up to max_characters_per_token - 2 bytes long in"
-            " UTF-8, in which most letters outside ASCII take two or three."
-        )
+    if lengths.sum() < len(ids):
+        logger.warning_once(cut)
 
-    rows = np.full((count, width), CHARACTER_PADDING, dtype=np.int16)
-    rows[:, 0] = BEGIN_WORD
+    rows = np.full((count, width), padding, dtype=ids.dtype)
+    rows[:, 0] = begin
     row_starts = np.arange(count) * width
     flat = rows.reshape(-1)
     kept_ends = np.cumsum(lengths)
     order = np.arange(lengths.sum())
-    if len(order) < len(encoded):
-        data = data[order + np.repeat(starts - (kept_ends - lengths), lengths)]
-    flat[order + np.repeat(row_starts + 1 - (kept_ends - lengths), lengths)] = data.astype(np.int16) + 1
-    flat[row_starts + 1 + lengths] = END_WORD
+    if len(order) < len(ids):
+        ids = ids[order + np.repeat(starts - (kept_ends - lengths), lengths)]
+    flat[order + np.repeat(row_starts + 1 - (kept_ends - lengths), lengths)] = ids
+    flat[row_starts + 1 + lengths] = end
 
-    for word, character in boundaries.items():
-        expected = np.frombuffer(word.encode("utf-8"), dtype=np.uint8).astype(np.int16) + 1
-        found = np.flatnonzero(ends - starts == len(expected))
-        for position, value in enumerate(expected[: width - 2], start=1):
-            found = found[rows[found, position] == value]
-        rows[found, 1:] = CHARACTER_PADDING
+    for character, word in boundaries.items():
+        found = np.flatnonzero(ends - starts == len(word))
+        for position, unit in enumerate(word):
+            found = found[units[starts[found] + position] == unit]
+        rows[found, 1:] = padding
         rows[found, 1] = character
-        rows[found, 2] = END_WORD
+        rows[found, 2] = end
     return rows
 
 
@@ -86,12 +114,7 @@ def rows_to_words(rows: np.ndarray, special_words: Mapping[int, str]) -> list[st
     Raises:
         ValueError: A row has no end of word and is not padding.
     """
-    ends = (rows == END_WORD).argmax(axis=1)
-    padding = ~rows.any(axis=1)
-    if not np.all((ends > 0) | padding):
-        raise ValueError(
-            f"Row {int(np.argmin((ends > 0) | padding))} is not a word: it has no end of word ({END_WORD})."
-        )
+    ends, padding = word_ends(rows, END_WORD)
     heads = np.where(padding, 0, rows[:, 1]).tolist()
     data = (rows - 1).astype(np.uint8)
     return [
@@ -100,4 +123,31 @@ def rows_to_words(rows: np.ndarray, special_words: Mapping[int, str]) -> list[st
     ]
 
 
-__all__ = ["rows_to_words", "words_to_rows"]
+def word_ends(rows: np.ndarray, end_word: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the words in rows (n, width) end, shape (n,), and which rows are padding, shape (n,).
+
+    Raises:
+        ValueError: A row has no end of word and is not padding.
+    """
+    ends = (rows == end_word).argmax(axis=1)
+    padding = ~rows.any(axis=1)
+    if not np.all((ends > 0) | padding):
+        raise ValueError(
+            f"Row {int(np.argmin((ends > 0) | padding))} is not a word: it has no end of word ({end_word})."
+        )
+    return ends, padding
+
+
+class ByteCharacters:
+    """ELMo's usual characters: the bytes of UTF-8."""
+
+    begin_sentence = BEGIN_SENTENCE
+    end_sentence = END_SENTENCE
+    begin_word = BEGIN_WORD
+    boundary_words = ("<S>", "</S>")
+
+    words_to_rows = staticmethod(words_to_rows)
+    rows_to_words = staticmethod(rows_to_words)
+
+
+__all__ = ["ByteCharacters", "lay_out", "rows_to_words", "word_ends", "words_to_rows"]

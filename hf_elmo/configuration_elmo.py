@@ -37,6 +37,8 @@ SMALLEST: dict[str, int] = {
     "cell_size": 1,
     "num_hidden_layers": 1,
     "num_output_representations": 1,
+    "word_vocab_size": 1,
+    "word_embedding_size": 1,
 }
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -49,9 +51,14 @@ class ElmoConfig(PreTrainedConfig):
     Args:
         vocab_size (`int`, defaults to 262):
             Rows of the character table: 256 bytes, begin and end of sentence, begin and end of word, padding, and
-            row 0 for masked positions. Option files say 261 or 262 for the same thing, before and after row 0.
+            row 0 for masked positions. Option files say 261 or 262 for the same thing, before and after row 0. With a
+            character lexicon: its entries, and row 0.
         word_vocab_size (`int`, *optional*):
-            Words that a language model's softmax can predict; `None` where a checkpoint has no softmax.
+            Words in the word vocabulary: those that a language model's softmax can predict, or those that have vectors
+            (`word_embedding_size`). `None` where a checkpoint has neither.
+        word_embedding_size (`int`, *optional*):
+            Size of the vector of a word of the vocabulary, put before the features of its characters ahead of the
+            projection, as in ELMoForManyLangs; the model then needs `word_input_ids`. `None` for characters alone.
         character_embedding_size (`int`, defaults to 16):
             Size of a character vector.
         filters (`list[list[int]]`, *optional*):
@@ -76,7 +83,7 @@ class ElmoConfig(PreTrainedConfig):
             Whether a layer's input is added to its output, from the second layer on.
         use_token_projection (`bool`, *optional*):
             Whether the character encoder ends in a projection to P. Left at `None`, it does when the number of
-            filters is not P.
+            filters is not P, or when there are word vectors.
         num_output_representations (`int`, defaults to 1):
             How many mixes of the layers the model returns, each with weights of its own.
         mix_trainable (`bool`, defaults to `True`):
@@ -118,6 +125,7 @@ class ElmoConfig(PreTrainedConfig):
 
     vocab_size: int = 262
     word_vocab_size: int | None = None
+    word_embedding_size: int | None = None
     character_embedding_size: int = 16
     filters: list[list[int]] | None = None
     hidden_act: Literal["relu", "tanh"] = "relu"
@@ -151,7 +159,8 @@ class ElmoConfig(PreTrainedConfig):
         if self.filters is None:
             self.filters = [list(item) for item in PUBLISHED_FILTERS]
         if self.use_token_projection is None:
-            self.use_token_projection = sum(item[-1] for item in self.filters) != self.projection_size
+            num_filters = sum(item[-1] for item in self.filters)
+            self.use_token_projection = self.word_embedding_size is not None or num_filters != self.projection_size
         kwargs["auto_map"] = {**AUTO_MAP, **(kwargs.get("auto_map") or {})}
         super().__post_init__(**kwargs)
 
@@ -188,10 +197,13 @@ class ElmoConfig(PreTrainedConfig):
     def validate_sizes(self) -> None:
         """Every size is large enough and every filter fits a word."""
         for name, least in SMALLEST.items():
-            if getattr(self, name) < least:
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, but is {getattr(self, name)}.")
-        if self.word_vocab_size is not None and self.word_vocab_size < 1:
-            raise ValueError(f"`word_vocab_size` must be at least 1, or None, but is {self.word_vocab_size}.")
+        if self.word_embedding_size is not None and (self.word_vocab_size is None or not self.use_token_projection):
+            raise ValueError(
+                "`word_embedding_size` needs `word_vocab_size`, the number of words, and `use_token_projection`, from "
+                "the vectors of word and characters to `projection_size`."
+            )
         if not self.filters:
             raise ValueError("`filters` must name at least one convolution as [width, count].")
         for item in self.filters:

@@ -67,7 +67,11 @@ class ElmoHighway(nn.Module):
 class ElmoCharacterEncoder(nn.Module):
     """The token layer: character vectors, convolutions with max pooling, highway layers, projection.
 
-    Source: section 2.1 of Jozefowicz et al. 2016; `_build_word_char_embeddings` of bilm-tf's `training.py`.
+    With `config.word_embedding_size` the vector of the word stands before the features of its characters, ahead of
+    the projection.
+
+    Source: section 2.1 of Jozefowicz et al. 2016; `_build_word_char_embeddings` of bilm-tf's `training.py`;
+    `ConvTokenEmbedder` of ELMoForManyLangs.
     """
 
     def __init__(self, config: ElmoConfig) -> None:
@@ -80,20 +84,25 @@ class ElmoCharacterEncoder(nn.Module):
         )
         self.activation = ACT2FN[config.hidden_act]
         self.highways = nn.ModuleList(ElmoHighway(config.num_filters) for _ in range(config.num_highway_layers))
-        self.projection = (
-            nn.Linear(config.num_filters, config.projection_size) if config.use_token_projection else None
-        )
+        self.word_embeddings = None
+        if config.word_embedding_size is not None:
+            rows = cast(int, config.word_vocab_size) + 1
+            self.word_embeddings = nn.Embedding(rows, config.word_embedding_size, padding_idx=0)
+        features = config.num_filters + (config.word_embedding_size or 0)
+        self.projection = nn.Linear(features, config.projection_size) if config.use_token_projection else None
 
-    def forward(self, character_ids: torch.Tensor) -> torch.Tensor:
-        """Maps character ids (words, characters) to word vectors (words, P)."""
+    def forward(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Maps character ids (words, characters) and, where words have vectors, word ids (words,) to (words, P)."""
         characters = self.character_embeddings(character_ids).transpose(1, 2)
         pooled = [convolution(characters).amax(dim=-1) for convolution in self.convolutions]
         features = self.activation(torch.cat(pooled, dim=-1))
         for highway in self.highways:
             features = highway(features)
+        if self.word_embeddings is not None:
+            features = torch.cat([self.word_embeddings(word_ids), features], dim=-1)
         return features if self.projection is None else self.projection(features)
 
-    def encode_words(self, character_ids: torch.Tensor) -> torch.Tensor:
+    def encode_words(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
         """`forward`, computing each distinct word once and no more padding characters than it takes.
 
         Both are exact, for gradients too: equal words have equal vectors, and all windows that lie wholly in the
@@ -101,10 +110,15 @@ class ElmoCharacterEncoder(nn.Module):
         """
         if not len(character_ids):
             return character_ids.new_zeros(0, self.output_size, dtype=self.character_embeddings.weight.dtype)
-        words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
+        if word_ids is None:
+            words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
+        else:
+            both = torch.cat([character_ids, word_ids[:, None]], dim=-1)
+            distinct, occurrences = torch.unique(both, dim=0, return_inverse=True)
+            words, word_ids = distinct[:, :-1], distinct[:, -1]
         varying = (words != words[:, -1:]).any(dim=0).nonzero()
         longest = int(varying[-1]) + 1 if len(varying) else 0
-        return self(words[:, : longest + self.widest_filter])[occurrences]
+        return self(words[:, : longest + self.widest_filter], word_ids)[occurrences]
 
 
 class ElmoLayer(GradientCheckpointingLayer):
@@ -259,7 +273,9 @@ class ElmoPreTrainedModel(PreTrainedModel):
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         """Character ids of one sentence of two words."""
         ids = torch.ones(1, 2, self.config.max_characters_per_token, dtype=torch.long, device=self.device)
-        return {"input_ids": ids}
+        if self.config.word_embedding_size is None:
+            return {"input_ids": ids}
+        return {"input_ids": ids, "word_input_ids": ids[..., 0]}
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -317,6 +333,11 @@ class ElmoPreTrainedModel(PreTrainedModel):
                 init.uniform_(convolution.weight, -0.05, 0.05)
             else:
                 init.normal_(convolution.weight, std=math.sqrt(1 / convolution.weight[0].numel()))
+        if module.word_embeddings is not None:
+            words = module.word_embeddings.weight
+            init.uniform_(words, -0.25, 0.25)
+            if not getattr(words, "_is_hf_initialized", False):
+                init.zeros_(words[0])
         if module.projection is not None:
             init.normal_(module.projection.weight, std=math.sqrt(1 / module.projection.in_features))
 
@@ -346,6 +367,7 @@ class ElmoModel(ElmoPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         states: State | None = None,
+        word_input_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> ElmoModelOutput:
         """Computes the representations.
@@ -358,13 +380,15 @@ class ElmoModel(ElmoPreTrainedModel):
             states: The `states` of the call before, to go on reading row r where row r ended, as the original
                 implementations do silently. The batch may grow (new rows start at zero) and shrink (unused rows
                 keep their states). By default every row starts at zero.
+            word_input_ids: Word ids as `ElmoTokenizer` gives them, 0 at padding, shape (batch, seq). Read by models
+                with `config.word_embedding_size`, which need it; others leave it aside.
             **kwargs: `output_hidden_states` for all layers, `return_dict`.
 
         Raises:
             ValueError: When a shape is not as described.
         """
         mask = self._word_mask(input_ids, attention_mask)
-        token_layer, packing = self._embed(input_ids.long(), mask)
+        token_layer, packing = self._embed(input_ids.long(), self._word_ids(word_input_ids, mask), mask)
         layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
         representations = tuple(self.dropout(mix(layers, mask)) for mix in self.representations)
         return ElmoModelOutput(last_hidden_state=representations[0], representations=representations, states=states)
@@ -391,15 +415,30 @@ class ElmoModel(ElmoPreTrainedModel):
             )
         return attention_mask.to(input_ids.device) != 0
 
-    def _embed(self, input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, Packing | None]:
+    def _word_ids(self, word_input_ids: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor | None:
+        if self.config.word_embedding_size is None:
+            return None
+        if word_input_ids is None or word_input_ids.shape != mask.shape:
+            found = "missing" if word_input_ids is None else f"of the shape {tuple(word_input_ids.shape)}"
+            raise ValueError(
+                f"This model has vectors of words: `word_input_ids` must have the shape (batch, words) "
+                f"{tuple(mask.shape)} of `input_ids`, as ElmoTokenizer gives it, but is {found}."
+            )
+        return word_input_ids.to(mask.device).long()
+
+    def _embed(
+        self, input_ids: torch.Tensor, word_ids: torch.Tensor | None, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, Packing | None]:
         """The token layer (batch, seq, P), 0 at padding; and where the words are, unless a graph is exported."""
         if torch.compiler.is_exporting():
-            return self.embeddings(input_ids.flatten(0, 1)).unflatten(0, mask.shape) * mask[..., None], None
-        return self._embed_words(input_ids, mask), pack_words(mask)
+            flat_ids = None if word_ids is None else word_ids.flatten()
+            words = self.embeddings(input_ids.flatten(0, 1), flat_ids)
+            return words.unflatten(0, mask.shape) * mask[..., None], None
+        return self._embed_words(input_ids, word_ids, mask), pack_words(mask)
 
     @torch.compiler.disable
-    def _embed_words(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        vectors = self.embeddings.encode_words(input_ids[mask])
+    def _embed_words(self, input_ids: torch.Tensor, word_ids: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
+        vectors = self.embeddings.encode_words(input_ids[mask], None if word_ids is None else word_ids[mask])
         padded = vectors.new_zeros(*mask.shape, vectors.shape[-1])
         return padded.masked_scatter(mask[..., None], vectors)
 
@@ -422,6 +461,7 @@ class ElmoForSequenceClassification(ElmoPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        word_input_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Scores the labels of each text.
@@ -430,9 +470,10 @@ class ElmoForSequenceClassification(ElmoPreTrainedModel):
             input_ids: Character ids, shape (batch, seq, characters).
             attention_mask: 1 at words, 0 at padding, shape (batch, seq).
             labels: Classes (batch,), or targets (batch, num_labels) where `problem_type` says so.
+            word_input_ids: As of `ElmoModel.forward`.
             **kwargs: As of `ElmoModel.forward`.
         """
-        outputs = self.elmo(input_ids, attention_mask=attention_mask, **kwargs)
+        outputs = self.elmo(input_ids, attention_mask=attention_mask, word_input_ids=word_input_ids, **kwargs)
         logits = self.classifier(self.dropout(self._pool(outputs.last_hidden_state, input_ids, attention_mask)))
         loss = None
         if labels is not None:
@@ -472,6 +513,7 @@ class ElmoForTokenClassification(ElmoPreTrainedModel):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        word_input_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
         """Scores the labels of each word.
@@ -480,9 +522,10 @@ class ElmoForTokenClassification(ElmoPreTrainedModel):
             input_ids: Character ids, shape (batch, seq, characters).
             attention_mask: 1 at words, 0 at padding, shape (batch, seq).
             labels: Classes, shape (batch, seq), -100 where there is none.
+            word_input_ids: As of `ElmoModel.forward`.
             **kwargs: As of `ElmoModel.forward`.
         """
-        outputs = self.elmo(input_ids, attention_mask=attention_mask, **kwargs)
+        outputs = self.elmo(input_ids, attention_mask=attention_mask, word_input_ids=word_input_ids, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:

@@ -7,6 +7,7 @@ words into rows of character ids: `input_ids` has shape (batch, seq, characters)
 
 import copy
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -20,11 +21,11 @@ from transformers import BatchEncoding, TokenizersBackend
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy, TensorType, is_torch_tensor, to_py_obj
 
-from .character_ids_elmo import BEGIN_SENTENCE, BEGIN_WORD, END_SENTENCE, rows_to_words, words_to_rows
+from .character_ids_elmo import ByteCharacters
+from .lexicon_elmo import CharacterLexicon, WordVocabulary
 from .word_splitters_elmo import build_word_splitter, word_splitter_name
 
-BOS_TOKEN = "<S>"
-EOS_TOKEN = "</S>"
+BOS_TOKEN, EOS_TOKEN = ByteCharacters.boundary_words
 
 # Stand-ins for what Rust drops (an empty word) or refuses (a lone surrogate); they never reach the ids.
 EMPTY_WORD = " "
@@ -133,6 +134,12 @@ def arrange(rows: np.ndarray, masks: Sequence[Sequence[int]]) -> np.ndarray | li
         return arranged.reshape(len(masks), lengths[0], width)
     ends = np.cumsum(lengths).tolist()
     return [arranged[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def arrange_numbers(numbers: np.ndarray, masks: Sequence[Sequence[int]]) -> np.ndarray | list[np.ndarray]:
+    """As `arrange`, for one number a word, shape (ones in all masks,): array (batch, seq), or arrays (length,)."""
+    arranged = arrange(numbers[:, np.newaxis], masks)
+    return arranged[..., 0] if isinstance(arranged, np.ndarray) else [row[:, 0] for row in arranged]
 
 
 def cut_words(
@@ -269,6 +276,11 @@ class ElmoTokenizer(TokenizersBackend):
     and `</S>` mean the boundaries, as in AllenNLP; `[PAD]` and `[UNK]` in a text are words like any other. A word is
     cut after `max_characters_per_token - 2` bytes. Lone surrogates are left out of the ids, as in AllenNLP.
 
+    With a character lexicon, as ELMoForManyLangs has, the characters are those of the lexicon instead of bytes, and a
+    word is cut after `max_characters_per_token - 2` of them. With a word vocabulary there is also `word_input_ids`, of
+    shape (batch, seq): the place of each word (with a lexicon: of the cut word) in the vocabulary plus 1, and 0 at
+    padding.
+
     `decode` gives the words back, joined by one blank each.
 
     Args:
@@ -285,12 +297,23 @@ class ElmoTokenizer(TokenizersBackend):
             The name of padding.
         unk_token (`str`, *optional*, defaults to `"[UNK]"`):
             The name under which the Rust tokenizer files every word; no word is unknown to ELMo.
+        character_lexicon (`CharacterLexicon` or `str`, *optional*):
+            The characters, or the file that holds them; bytes by default.
+        word_vocabulary (`WordVocabulary` or `str`, *optional*):
+            The words that have ids of their own, or the file that holds them, one a line; none by default.
+        unknown_word (`str`, *optional*):
+            The word that stands for all others in the file of the word vocabulary; `"<UNK>"` or `"<oov>"` by default.
 
     Raises:
-        ValueError: `word_splitter` is unknown, or `max_characters_per_token` leaves no room for a byte.
+        ValueError: `word_splitter` is unknown, `max_characters_per_token` leaves no room for a byte, a file holds no
+            lexicon or vocabulary, or the vocabulary lacks a word that frames a sentence.
     """
 
-    vocab_files_names = {"tokenizer_file": "tokenizer.json"}
+    vocab_files_names = {
+        "tokenizer_file": "tokenizer.json",
+        "character_lexicon": "character_lexicon.json",
+        "word_vocabulary": "vocab.txt",
+    }
     model_input_names = ["input_ids", "attention_mask"]
 
     def __init__(
@@ -301,6 +324,9 @@ class ElmoTokenizer(TokenizersBackend):
         eos_token: str | AddedToken | None = EOS_TOKEN,
         pad_token: str | AddedToken = "[PAD]",
         unk_token: str | AddedToken = "[UNK]",
+        character_lexicon: CharacterLexicon | str | os.PathLike[str] | None = None,
+        word_vocabulary: WordVocabulary | str | os.PathLike[str] | None = None,
+        unknown_word: str | None = None,
         tokenizer_file: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -322,6 +348,22 @@ class ElmoTokenizer(TokenizersBackend):
             backend.pre_tokenizer = build_word_splitter(self._word_splitter)
         self.max_characters_per_token = max_characters_per_token
         self._tokenizer = backend
+        if isinstance(character_lexicon, (str, os.PathLike)):
+            character_lexicon = CharacterLexicon.from_file(os.fspath(character_lexicon))
+        self.character_lexicon = character_lexicon
+        self._characters = character_lexicon or ByteCharacters()
+        if isinstance(word_vocabulary, (str, os.PathLike)):
+            word_vocabulary = WordVocabulary.from_file(os.fspath(word_vocabulary), unknown_word)
+        self.word_vocabulary = word_vocabulary
+        if word_vocabulary is not None:
+            missing = [str(token) for token in (bos_token, eos_token) if token and str(token) not in word_vocabulary]
+            if missing:
+                raise ValueError(
+                    f"The word vocabulary has no {' and no '.join(missing)}: bos_token and eos_token must name"
+                    " the words in it that frame a sentence, or be None."
+                )
+            unknown_word = word_vocabulary.unknown_word
+            kwargs.setdefault("model_input_names", [*self.model_input_names, "word_input_ids"])
 
         # A text is never searched for special tokens: what looks like one is a word.
         kwargs.setdefault("split_special_tokens", True)
@@ -334,6 +376,9 @@ class ElmoTokenizer(TokenizersBackend):
             eos_token=eos_token,
             pad_token=pad_token,
             unk_token=unk_token,
+            character_lexicon=character_lexicon,
+            word_vocabulary=word_vocabulary,
+            unknown_word=unknown_word,
             **kwargs,
         )
 
@@ -350,7 +395,12 @@ class ElmoTokenizer(TokenizersBackend):
     @property
     def boundaries(self) -> dict[str, int]:
         """The words that mean begin and end of sentence -> their character ids."""
-        return {self.bos_token or BOS_TOKEN: BEGIN_SENTENCE, self.eos_token or EOS_TOKEN: END_SENTENCE}
+        characters = self._characters
+        bos_token, eos_token = (
+            given or usual
+            for given, usual in zip((self.bos_token, self.eos_token), characters.boundary_words, strict=True)
+        )
+        return {bos_token: characters.begin_sentence, eos_token: characters.end_sentence}
 
     def _encode_plus(  # type: ignore[override]
         self,
@@ -398,12 +448,11 @@ class ElmoTokenizer(TokenizersBackend):
                 **options,
             )
 
-        if return_tensors is not None:
-            data["input_ids"] = finish_ids(data["input_ids"], return_tensors)
-        else:
-            data["input_ids"] = list(data["input_ids"])
-            if not is_batched and not return_overflowing_tokens:
-                data = {k: v[0] if isinstance(v[0], (list, np.ndarray)) else v for k, v in data.items()}
+        for name in {"input_ids", "word_input_ids"} & data.keys():
+            ids = data[name]
+            data[name] = list(ids) if return_tensors is None else finish_ids(ids, return_tensors)
+        if return_tensors is None and not is_batched and not return_overflowing_tokens:
+            data = {k: v[0] if isinstance(v[0], (list, np.ndarray)) else v for k, v in data.items()}
         n_sequences = 1 if isinstance(encodings, WordEncodings) else None
         return BatchEncoding(data, encodings, tensor_type=return_tensors, n_sequences=n_sequences)
 
@@ -446,9 +495,8 @@ class ElmoTokenizer(TokenizersBackend):
             return rows
 
         surfaces = list(chain.from_iterable(chain(before, words, after) for words in batch))
-        rows = words_to_rows(surfaces, self.max_characters_per_token, self.boundaries)
         mask = columns([1] * len(before), 1, [1] * len(after), 0)
-        data: dict[str, Any] = {"input_ids": arrange(rows, mask)}
+        data = self._ids_of_words(surfaces, mask)
         if "token_type_ids" in self.model_input_names if return_token_type_ids is None else return_token_type_ids:
             types = frame.type_ids
             data["token_type_ids"] = columns(types[:at], types[at], types[at + 1 :], self.pad_token_type_id)
@@ -496,14 +544,24 @@ class ElmoTokenizer(TokenizersBackend):
             surface_words(encoding, examples[sample], is_split_into_words)
             for encoding, sample in zip(encodings, samples, strict=True)
         ]
-        rows = words_to_rows(list(chain.from_iterable(surfaces)), self.max_characters_per_token, self.boundaries)
-        data["input_ids"] = arrange(rows, [encoding.attention_mask for encoding in encodings])
+        masks = [encoding.attention_mask for encoding in encodings]
+        data.update(self._ids_of_words(list(chain.from_iterable(surfaces)), masks))
         if is_split_into_words and "offset_mapping" in data:
             data["offset_mapping"] = [
                 offsets_of_words(encoding, examples[sample])
                 for encoding, sample in zip(encodings, samples, strict=True)
             ]
         return data, encodings
+
+    def _ids_of_words(self, words: Sequence[str], masks: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """The columns of ids for the words of all examples, as `arrange` returns them: rows, and numbers of words."""
+        rows = self._characters.words_to_rows(words, self.max_characters_per_token, self.boundaries)
+        data: dict[str, Any] = {"input_ids": arrange(rows, masks)}
+        if self.word_vocabulary is not None and "word_input_ids" in self.model_input_names:
+            if self.character_lexicon is not None:
+                words = [word[: self.max_characters_per_token - 2] for word in words]
+            data["word_input_ids"] = arrange_numbers(self.word_vocabulary.words_to_ids(words), masks)
+        return data
 
     def pad(
         self,
@@ -516,7 +574,7 @@ class ElmoTokenizer(TokenizersBackend):
         return_tensors: Any = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """Pads examples as the base class does, `input_ids` with rows of zeros.
+        """Pads examples as the base class does, `input_ids` with rows of zeros, `word_input_ids` with zeros.
 
         The base class would take one example, of shape (seq, characters), for a batch. It pads a stand-in of one id a
         word; the rows then go where the stand-in says.
@@ -543,13 +601,20 @@ class ElmoTokenizer(TokenizersBackend):
             is_pt, is_np = any(map(is_torch_tensor, parts)), any(isinstance(part, np.ndarray) for part in parts)
             return_tensors = "pt" if is_pt else "np" if is_np else None
         stand_ins = [[-1] * len(example) for example in examples]
-        others = {key: to_py_obj(value) for key, value in encoded_inputs.items() if key != name}
+        left_out = (name, "word_input_ids")
+        others = {key: to_py_obj(value) for key, value in encoded_inputs.items() if key not in left_out}
         padded = super().pad({name: stand_ins if depth == 3 else stand_ins[0], **others}, **options)
 
         rows = np.concatenate([as_rows(example, self.max_characters_per_token) for example in examples])
         kept = padded[name] if depth == 3 else [padded[name]]
-        arranged = arrange(rows, [[int(value == -1) for value in values] for values in kept])
-        padded[name] = finish_ids(arranged if depth == 3 else arranged[0], return_tensors)
+        masks = [[int(value == -1) for value in values] for values in kept]
+        arranged = {name: arrange(rows, masks)}
+        if "word_input_ids" in encoded_inputs:
+            words = to_py_obj(encoded_inputs["word_input_ids"])
+            numbers = np.array(list(chain.from_iterable(words)) if depth == 3 else words, dtype=np.int64)
+            arranged["word_input_ids"] = arrange_numbers(numbers, masks)
+        for key, ids in arranged.items():
+            padded[key] = finish_ids(ids if depth == 3 else ids[0], return_tensors)
         return BatchEncoding(padded.data, tensor_type=return_tensors)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
@@ -617,7 +682,8 @@ class ElmoTokenizer(TokenizersBackend):
         if token_ids_1 is not None or depth_of(token_ids_0) != 2:
             return super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens)
         rows = as_rows(token_ids_0, self.max_characters_per_token)
-        return np.isin(rows[:, 1], [0, BEGIN_SENTENCE, END_SENTENCE]).astype(int).tolist()
+        characters = self._characters
+        return np.isin(rows[:, 1], [0, characters.begin_sentence, characters.end_sentence]).astype(int).tolist()
 
     def train_new_from_iterator(self, *args: Any, **options: Any) -> "ElmoTokenizer":
         """Not possible: ELMo reads bytes and has no vocabulary.
@@ -627,13 +693,40 @@ class ElmoTokenizer(TokenizersBackend):
         """
         raise NotImplementedError("ELMo reads the bytes of each word: there is no vocabulary to train.")
 
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
+        """Saves the character lexicon and the word vocabulary.
+
+        Args:
+            save_directory: The folder.
+            filename_prefix: What the names of the files begin with.
+
+        Returns:
+            The files; none for a tokenizer of bytes without a word vocabulary.
+        """
+        saved = []
+        for name in ("character_lexicon", "word_vocabulary"):
+            lexicon = getattr(self, name)
+            if lexicon is not None:
+                prefix = f"{filename_prefix}-" if filename_prefix else ""
+                saved.append(os.path.join(save_directory, prefix + self.vocab_files_names[name]))
+                lexicon.save(saved[-1])
+        return tuple(saved)
+
+    def _save_pretrained(
+        self, save_directory: Any, file_names: Any, legacy_format: bool | None = None, filename_prefix: Any = None
+    ) -> tuple[str, ...]:
+        saved = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
+        return saved + self.save_vocabulary(str(save_directory), filename_prefix)
+
     def _is_row(self, ids: Any) -> bool:
-        return len(ids) == self.max_characters_per_token and (int(ids[0]) == BEGIN_WORD or not any(map(int, ids)))
+        if len(ids) != self.max_characters_per_token:
+            return False
+        return int(ids[0]) == self._characters.begin_word or not any(map(int, ids))
 
     def _words_of(self, ids: Any, skip_special_tokens: bool) -> list[str]:
         rows = as_rows(ids, self.max_characters_per_token)
         special = {0: str(self.pad_token), **{character: word for word, character in self.boundaries.items()}}
-        words = rows_to_words(rows, special)
+        words = self._characters.rows_to_words(rows, special)
         if not skip_special_tokens:
             return words
         return [word for word, head in zip(words, rows[:, 1].tolist(), strict=True) if head not in special]

@@ -43,6 +43,7 @@ AUTO_MAP = {
 CODE_FILES = {
     "character_ids_elmo.py",
     "configuration_elmo.py",
+    "lexicon_elmo.py",
     "lstm_elmo.py",
     "modeling_elmo.py",
     "pipeline_elmo.py",

@@ -479,7 +479,7 @@ class TestLifeOfATokenizer:
         ElmoTokenizer().save_pretrained(tmp_path)
         config = json.loads((tmp_path / "tokenizer_config.json").read_text())
         assert config["auto_map"]["AutoTokenizer"][0] == "tokenization_elmo.ElmoTokenizer"
-        for name in ("tokenization_elmo.py", "character_ids_elmo.py", "word_splitters_elmo.py"):
+        for name in ("tokenization_elmo.py", "character_ids_elmo.py", "lexicon_elmo.py", "word_splitters_elmo.py"):
             assert (tmp_path / name).is_file()
 
 
