@@ -294,11 +294,6 @@ class ElmoPreTrainedModel(PreTrainedModel):
             bilm.requires_grad_(not self.config.freeze_bilm)
         elmo.representations.requires_grad_(self.config.mix_trainable)
 
-    def floating_point_ops(self, inputs: dict[str, torch.Tensor | Any]) -> int:
-        """Operations of a training step; a word is one token, not as many as it has characters."""
-        words = inputs[self.main_input_name].shape[:2].numel() if self.main_input_name in inputs else 0
-        return 6 * words * self.num_parameters(exclude_embeddings=True)
-
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         """As for models of transformers itself: `_init_weights` spares loaded weights, so every module is visited."""
         super()._initialize_weights(module, is_custom_code=False)
