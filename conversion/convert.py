@@ -22,22 +22,11 @@ from hf_elmo.tokenization_elmo import ElmoTokenizer
 from . import verify
 from .catalog import CatalogEntry
 from .checkpoint import SourceCheckpoint
-from .configure import complete_options
 from .errors import ConversionError
-from .formats import choose_format
-from .mapping import (
-    CHARACTER_TABLE,
-    MIX_PREFIX,
-    SOFTMAX_PREFIX,
-    Layout,
-    Step,
-    expand,
-    find_tensor,
-    match,
-    used_rules,
-)
+from .mapping import CHARACTER_TABLE, MIX_PREFIX, SOFTMAX_PREFIX, Step
 from .operations import OPERATIONS
 from .options import CHARACTERS_WITHOUT_PADDING
+from .prepare import prepared_source
 from .report import ConversionReport, describe_architecture
 from .staging import check_output, staged_folder
 
@@ -67,7 +56,7 @@ def convert_checkpoint(
     package, and a README.md. It is loaded again and compared with the original; it appears only when all is well.
 
     Args:
-        source: The original weights file, or the folder with it.
+        source: The original weights file, or the folder or the archive (.zip, .tar.gz) with it.
         output_dir: The folder to write; it must not exist or be empty.
         options: The original options file; looked for beside the weights by default.
         format: A format's name, or `"auto"`.
@@ -92,19 +81,16 @@ def convert_checkpoint(
     output = Path(output_dir)
     word_splitter = word_splitter or (catalog_entry.word_splitter if catalog_entry else "whitespace")
     check_output(output)
-    known = choose_format(Path(source), format)
-    checkpoint = known.read(Path(source), None if options is None else Path(options))
-    checkpoint = complete_options(checkpoint, overrides or {})
-    config, assumed = known.configure(checkpoint, known.layout)
-    steps = plan(checkpoint, known.layout, config)
-    notes = (*checkpoint.notes, *assumed, *describe_precision(checkpoint, steps))
-    tokenizer = make_tokenizer(config, word_splitter)
+    options_file = None if options is None else Path(options)
     with (
+        prepared_source(Path(source), options_file, format, overrides) as prepared,
         staged_folder(output) as folder,
         writing_errors(output),
         quiet_transformers(),
-        tqdm(total=2 * len(steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
+        tqdm(total=2 * len(prepared.steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
     ):
+        checkpoint, config, steps = prepared.checkpoint, prepared.config, prepared.steps
+        tokenizer = make_tokenizer(config, word_splitter)
         bar.set_description("Reading")
         model, softmax = build_model(checkpoint, steps, config, bar)
         bar.set_description("Saving")
@@ -120,18 +106,19 @@ def convert_checkpoint(
         compare_config(loaded.config, config)
         compare_tensors(loaded.state_dict() | load_softmax(folder), checkpoint, steps, bar)
         saved_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        differences = compare_outputs(loaded, saved_tokenizer, known.evaluate(checkpoint))
+        differences = compare_outputs(loaded, saved_tokenizer, prepared.known.evaluate(checkpoint))
         num_parameters = count_parameters(loaded)
         report = ConversionReport(
             output_dir=output,
             format=checkpoint.format,
-            files={path.name: sha256(path) for path in checkpoint.files},
+            found=prepared.found,
+            files={path.name: sha256(path) for path in prepared.files},
             architecture=describe_architecture(config, num_parameters),
             num_parameters=num_parameters,
             num_tensors=len(steps),
             num_words=sum(len(sentence) + 2 for sentence in verify.SENTENCES),
             differences=differences,
-            notes=notes,
+            notes=prepared.notes,
             word_splitter=word_splitter,
             catalog_entry=catalog_entry,
         )
@@ -141,27 +128,6 @@ def convert_checkpoint(
 
 
 PROGRESS_FORMAT = "{desc}{percentage:3.0f}% |{bar:30}| {elapsed}"
-
-
-def describe_precision(checkpoint: SourceCheckpoint, steps: Sequence[Step]) -> tuple[str, ...]:
-    """A note when weights are not stored in single precision."""
-    others = sorted({checkpoint.tensors[step.source].dtype for step in steps} - {"float32"})
-    return (f"Weights stored as {' and '.join(others)} were converted to float32.",) if others else ()
-
-
-def plan(checkpoint: SourceCheckpoint, layout: Layout, config: ElmoConfig) -> list[Step]:
-    """The steps that convert a checkpoint, checked against its tensors before any of them is read.
-
-    Raises:
-        ConversionError: With every tensor that is unknown, missing or of another shape.
-    """
-    table = find_tensor(layout, checkpoint.tensors, CHARACTER_TABLE)
-    with_padding = table is not None and table.shape[:1] == (CHARACTERS_WITHOUT_PADDING + 1,)
-    steps = expand(used_rules(layout, checkpoint.tensors), config, CHARACTERS_WITHOUT_PADDING + with_padding)
-    options_file = f" and {checkpoint.options_file.name}" if checkpoint.options_file else ""
-    where = f"{checkpoint.weights_file.name}{options_file}"
-    match(steps, checkpoint.tensors, layout.ignored, where)
-    return steps
 
 
 def make_tokenizer(config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:

@@ -12,5 +12,6 @@ class ConversionError(ValueError):
     """
 
     def __init__(self, summary: str, problems: Sequence[str] = ()) -> None:
+        self.summary = summary
         self.problems = tuple(problems)
         super().__init__("\n".join([summary, *(f"  - {problem}" for problem in self.problems)]))

@@ -78,12 +78,26 @@ def choose_format(source: Path, name: str = "auto") -> CheckpointFormat:
         source.name and source.with_name(source.name + tensor_bundle.INDEX_SUFFIX).is_file()
     ):
         raise ConversionError(f"The source {source} does not exist.")
-    if name != "auto":
-        return FORMATS[name]
+    known = FORMATS[name] if name != "auto" else find_format(source)
+    if known is not None:
+        return known
+    raise ConversionError(f"{source} is no checkpoint that can be converted; formats known: {describe_formats()}.")
+
+
+def find_format(source: Path, name: str = "auto") -> CheckpointFormat | None:
+    """The format that a file or folder looks like, `None` when it looks like none.
+
+    Args:
+        source: The file or folder.
+        name: The only format to look for, or `"auto"`.
+
+    Raises:
+        ConversionError: When the source cannot be read.
+    """
     try:
-        for known in FORMATS.values():
-            if known.recognises(source):
+        for known_name, known in FORMATS.items():
+            if name in ("auto", known_name) and known.recognises(source):
                 return known
     except OSError as error:
         raise ConversionError(f"The source {source} cannot be read: {error.strerror or error}.") from error
-    raise ConversionError(f"{source} is no checkpoint that can be converted; formats known: {describe_formats()}.")
+    return None

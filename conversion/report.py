@@ -17,6 +17,7 @@ class ConversionReport:
     Args:
         output_dir: The folder that was written.
         format: The format of the source.
+        found: What the source turned out to be, in words.
         files: Name of a source file -> SHA-256 of its content.
         architecture: Property -> value, in words.
         num_parameters: Converted numbers.
@@ -30,6 +31,7 @@ class ConversionReport:
 
     output_dir: Path
     format: str
+    found: str
     files: dict[str, str]
     architecture: dict[str, str]
     num_parameters: int
@@ -47,7 +49,7 @@ class ConversionReport:
 
     def summary(self) -> str:
         """A few lines for the terminal."""
-        lines = [f"Converted {' + '.join(self.files)} ({self.format}) to {self.output_dir}", ""]
+        lines = [f"Found: {self.found}", f"Converted to: {self.output_dir}", ""]
         lines += [f"  {name + ':':<28}{value}" for name, value in self.architecture.items()]
         lines += ["", "Checked after loading the folder again; largest differences:"]
         lines += [f"  {self.num_tensors} original tensors: equal bit for bit"]

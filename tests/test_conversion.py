@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint, operations
+from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint, mapping, operations
 from hf_elmo.conversion import convert as conversion
 
 from .checkpoints import REMOVED, original_shapes, random_tensors, tiny_options, write_checkpoint, write_tensors
@@ -330,7 +330,7 @@ class TestMistakesAreCaught:
 
     def test_parameter_that_nothing_fills(self) -> None:
         config = conversion.ElmoConfig(cell_size=4, projection_size=2, filters=[[1, 2]], num_hidden_layers=1)
-        steps = conversion.expand(conversion.choose_format(Path(), "allennlp").layout.rules, config)
+        steps = mapping.expand(mapping.ALLENNLP.rules, config)
         parameters = {name: torch.zeros(1) for step in steps[1:] for name in step.targets}
         with pytest.raises(ConversionError, match=r"the model has no embeddings\.character_embeddings\.weight"):
             conversion.check_targets(steps, parameters)
