@@ -7,6 +7,7 @@ transformer ELMo is left out: it is another architecture.
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from .errors import ConversionError
@@ -42,8 +43,7 @@ class CatalogEntry:
         title: What it is, in a few words.
         languages: ISO 639 codes; empty where the text is no human language.
         publisher: Who published the files.
-        format: What the files are: `"allennlp"` (options and HDF5), `"nlpl"` (zip with both), `"tf-hub"` (a TF-Hub
-            module), `"tf-checkpoint"` (a training checkpoint), `"elmoformanylangs"`.
+        format: The name in `formats.FORMATS` of what the files are, unpacked.
         page: Where the source describes the checkpoint.
         urls: The files, where their addresses are known; all of them are needed.
         word_splitter: How raw text is best cut into the words of the training text.
@@ -149,7 +149,7 @@ def english() -> list[CatalogEntry]:
             title="English ELMo, the paper's language model with its softmax",
             languages=("en",),
             publisher="AllenNLP, Allen Institute for AI",
-            format="tf-checkpoint",
+            format="tensorflow-checkpoint",
             page="https://github.com/allenai/bilm-tf",
             urls=(
                 *(
@@ -172,7 +172,7 @@ def english() -> list[CatalogEntry]:
             title="English ELMo, Google's TF-Hub module",
             languages=("en",),
             publisher="Google",
-            format="tf-hub",
+            format="deeppavlov-hub",
             page="https://www.tensorflow.org/hub/modules/google/elmo/2",
             word_splitter="treebank",
             notes=("DeepPavlov's elmo_en_1billion is this module.",),
@@ -256,15 +256,16 @@ def contributed() -> list[CatalogEntry]:
             languages=("eu",),
             publisher="Stefan Schweter",
             format="allennlp",
-            page="https://schweter.eu/cloud/eu-elmo/",
+            page="https://github.com/stefan-it/plur",
             urls=(f"{basque}/options.json", f"{basque}/weights.hdf5"),
+            figures=(("F1 of named entities in EIEC, mean of three runs", "82.01"),),
         ),
         CatalogEntry(
             name="seqvec",
             title="SeqVec: ELMo for protein sequences",
             languages=(),
             publisher="Rost Lab, Technical University of Munich",
-            format="nlpl",
+            format="allennlp",
             page="https://github.com/mheinzinger/SeqVec",
             urls=("https://rostlab.org/~deepppi/seqvec.zip",),
             word_splitter="whitespace",
@@ -292,7 +293,7 @@ def deeppavlov() -> list[CatalogEntry]:
             title=f"Russian ELMo, {title}",
             languages=("ru",),
             publisher="DeepPavlov",
-            format="tf-hub",
+            format="deeppavlov-hub",
             page=DEEPPAVLOV_PAGE,
             urls=(f"{DEEPPAVLOV}/{module}.tar.gz",),
             licence="apache-2.0",
@@ -315,7 +316,7 @@ def deeppavlov() -> list[CatalogEntry]:
             title=f"Russian ELMo, {title}",
             languages=("ru",),
             publisher="DeepPavlov",
-            format="tf-checkpoint",
+            format="tensorflow-checkpoint",
             page=DEEPPAVLOV_PAGE,
             urls=(f"{DEEPPAVLOV}/{file}.tar.gz",),
             licence="apache-2.0",
@@ -339,7 +340,7 @@ def nlpl() -> list[CatalogEntry]:
             title="Russian ELMo, national corpus and Wikipedia (tokens)",
             languages=("ru",),
             publisher="RusVectores",
-            format="nlpl",
+            format="allennlp",
             page=russian,
             urls=(f"{NLPL}/11/195.zip",),
             notes=("Published as ruwikiruscorpora_tokens_elmo_1024_2019.",),
@@ -349,7 +350,7 @@ def nlpl() -> list[CatalogEntry]:
             title="Russian ELMo, Taiga (lemmas)",
             languages=("ru",),
             publisher="RusVectores",
-            format="nlpl",
+            format="allennlp",
             page=russian,
             urls=(f"{NLPL}/20/199.zip",),
             word_splitter="whitespace",
@@ -361,7 +362,7 @@ def nlpl() -> list[CatalogEntry]:
                 title=title,
                 languages=("no",),
                 publisher="Language Technology Group, University of Oslo",
-                format="nlpl",
+                format="allennlp",
                 page=norwegian,
                 urls=(f"{NLPL}/20/{number}.zip",),
                 word_splitter="whitespace" if number == 210 else "punctuation",
@@ -397,7 +398,7 @@ def embeddia() -> list[CatalogEntry]:
             title=f"{language} ELMo of EMBEDDIA",
             languages=(code,),
             publisher="EMBEDDIA, University of Ljubljana",
-            format="nlpl",
+            format="allennlp",
             page="http://hdl.handle.net/11356/1277",
             facts="elmo-embeddia",
         )
@@ -517,6 +518,12 @@ CATALOG = MappingProxyType(
 """Name -> entry."""
 
 
+def near_names(name: str) -> list[str]:
+    """Names that contain a text or look like it."""
+    containing = [other for other in CATALOG if len(name) > 2 and name.lower() in other]
+    return (containing or difflib.get_close_matches(name.lower(), CATALOG, n=5))[:10]
+
+
 def find(name: str) -> CatalogEntry:
     """The entry of a name.
 
@@ -525,10 +532,19 @@ def find(name: str) -> CatalogEntry:
     """
     if name in CATALOG:
         return CATALOG[name]
-    containing = [other for other in CATALOG if len(name) > 2 and name.lower() in other]
-    near = list(dict.fromkeys(containing + difflib.get_close_matches(name.lower(), CATALOG, n=5)))[:6]
+    near = near_names(name)
     hint = f"the nearest are {', '.join(near)}" if near else "`hf-elmo catalog` lists all"
     raise ConversionError(f"The catalog has no checkpoint {name!r}; {hint}.")
+
+
+def named_by(source: Path) -> CatalogEntry | None:
+    """The entry that a source means: where there is no such file, but such a name.
+
+    Raises:
+        ConversionError: When there is neither, but the source looks like a name of the catalog.
+    """
+    name = str(source)
+    return None if source.exists() or not (name in CATALOG or name.startswith("elmo-")) else find(name)
 
 
 def by_language(code: str) -> list[CatalogEntry]:

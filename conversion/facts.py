@@ -38,7 +38,7 @@ class Facts:
 
 
 def load_facts(entry: CatalogEntry, folder: Path = FOLDER) -> Facts:
-    """The facts of a checkpoint: those it shares with others, then its own, which win.
+    """The facts of a checkpoint: those it shares with others, then its own, which replace texts and add to lists.
 
     Raises:
         ConversionError: When there is no file, or one with unknown or unfit fields.
@@ -49,7 +49,8 @@ def load_facts(entry: CatalogEntry, folder: Path = FOLDER) -> Facts:
         raise ConversionError(f"There are no facts about {entry.name}: {folder / entry.name}.yaml does not exist.")
     fields: dict[str, Any] = {}
     for path in paths:
-        fields |= read_fields(path)
+        for name, value in read_fields(path).items():
+            fields[name] = fields.get(name, ()) + value if isinstance(value, tuple) else value
     if "description" not in fields:
         raise ConversionError(f"{paths[-1]} has no description.")
     return Facts(**fields)

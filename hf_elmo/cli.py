@@ -1,6 +1,7 @@
 """The command line, `hf-elmo`. Thin: each command calls one function and prints its report."""
 
 import contextlib
+import json
 import shlex
 import signal
 from collections.abc import Iterator
@@ -69,7 +70,10 @@ def friendly_errors(
 @app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="The original weights file, or the folder with it.", show_default=False)
+        Path,
+        typer.Argument(
+            help="The original weights file, the folder with it, or a name of the catalog.", show_default=False
+        ),
     ],
     output: Annotated[
         Path, typer.Argument(help="The folder to write; it must not exist or be empty.", show_default=False)
@@ -83,12 +87,23 @@ def convert(
         typer.Option(help="The format of SOURCE; auto recognises it, and an unknown name lists all of them."),
     ] = "auto",
     word_splitter: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How the tokenizer finds words in text: whitespace (text is tokenized already), "
-            "treebank (English, as in ELMo's training text) or punctuation (other languages)."
+            "treebank (English, as in ELMo's training text) or punctuation (other languages). By default what the "
+            "catalog says, otherwise whitespace.",
+            show_default=False,
         ),
-    ] = "whitespace",
+    ] = None,
+    catalog_name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="NAME", help="The name in the catalog of files fetched by hand.", show_default=False
+        ),
+    ] = None,
+    force_download: Annotated[
+        bool, typer.Option("--force-download", help="Download again what is in the cache.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,6 +131,8 @@ def convert(
 
     `hf-elmo convert downloads/elmo_2x4096_512_2048cnn_2xhighway_weights.hdf5 elmo-original --word-splitter treebank`
 
+    `hf-elmo convert elmo-ru-news elmo-ru-news-converted` downloads it first; `hf-elmo catalog` lists the names
+
     `hf-elmo convert weights.hdf5 elmo-mine --options other/options.json`
 
     `hf-elmo convert unpacked/elmo_ru-news elmo-ru-news --set char_cnn.activation=relu`
@@ -126,13 +143,27 @@ def convert(
 
     `import hf_elmo; from transformers import AutoModel; model = AutoModel.from_pretrained("elmo-original")`
     """
-    with friendly_errors():
+    with friendly_errors(), contextlib.ExitStack() as stack:
         from .conversion import convert_checkpoint
+        from .conversion.catalog import find, named_by
         from .conversion.options import parse_settings
 
         check_push_options(push_to_hub, private)
-        overrides = parse_settings(settings or [])
-        report = convert_checkpoint(source, output, options, format, word_splitter, progress=True, overrides=overrides)
+        entry = named_by(source) if catalog_name is None else find(catalog_name)
+        if catalog_name is None and entry is not None:
+            from .conversion.download import downloaded
+
+            source = stack.enter_context(downloaded(entry, output, progress=True, force_download=force_download))
+        report = convert_checkpoint(
+            source,
+            output,
+            options,
+            format,
+            word_splitter,
+            progress=True,
+            catalog_entry=entry,
+            overrides=parse_settings(settings or []),
+        )
         typer.echo(report.summary())
     if push_to_hub is not None:
         push_converted(output, push_to_hub, private)
@@ -194,6 +225,38 @@ def push(
 def push_command(folder: Path, repo_id: str, private: bool) -> str:
     """The command that pushes a folder."""
     return shlex.join(["hf-elmo", "push", str(folder), repo_id, *(["--private"] if private else [])])
+
+
+@app.command()
+def catalog(
+    name: Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Only this language, by its ISO 639 code.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the public ELMo checkpoints, or show one in full.
+
+    **Examples**
+
+    `hf-elmo catalog --language ru`
+
+    `hf-elmo catalog elmo-ru-news`
+    """
+    with friendly_errors():
+        from .conversion.catalog import CATALOG, by_language, find
+        from .conversion.listing import print_record, print_table, record
+
+        found = by_language(language) if language else list(CATALOG.values())
+        if name is not None:
+            found = [find(name)]
+        if as_json:
+            records = [record(entry) for entry in found]
+            typer.echo(json.dumps(records if name is None else records[0], ensure_ascii=False, indent=2))
+        elif name is None:
+            print_table(found)
+        else:
+            print_record(found[0])
 
 
 @app.command()

@@ -1,0 +1,60 @@
+"""The catalog for people to read: a table of it, and one record in full."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .catalog import CatalogEntry
+from .facts import load_facts
+
+UNKNOWN = "not stated by the source"
+
+
+def print_table(entries: Iterable[CatalogEntry]) -> None:
+    """Prints a line for each checkpoint."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("name", no_wrap=True)
+    for column in ("languages", "what", "format", "licence", "files"):
+        table.add_column(column)
+    for entry in entries:
+        table.add_row(
+            entry.name,
+            " ".join(entry.languages) or "none",
+            escape(entry.title),
+            entry.format,
+            entry.licence or "not stated",
+            "download" if entry.urls else "by hand",
+        )
+    Console().print(table)
+
+
+def print_record(entry: CatalogEntry) -> None:
+    """Prints everything that is known about a checkpoint, and what is not."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for field, value in record(entry).items():
+        if field != "notes" or value:
+            table.add_row(field.replace("_", " "), escape(in_words(value)))
+    Console().print(table)
+
+
+def record(entry: CatalogEntry) -> dict[str, Any]:
+    """A record with the facts of its card, for JSON; what is unknown is `None` or empty."""
+    fields = dataclasses.asdict(entry) | dataclasses.asdict(load_facts(entry))
+    del fields["facts"]
+    fields["figures"] = dict(entry.figures)
+    return fields
+
+
+def in_words(value: Any) -> str:
+    """A value of a record in words."""
+    if isinstance(value, dict):
+        return "\n".join(f"{key.replace('_', ' ')}: {in_words(item)}" for key, item in value.items()) or UNKNOWN
+    if isinstance(value, (list, tuple)):
+        return "\n".join(map(in_words, value)) or UNKNOWN
+    return UNKNOWN if value is None else str(value)
