@@ -40,3 +40,12 @@ def convert_folder(folder: Path) -> Path:
     source = write_checkpoint(folder.with_name(folder.name + "-original"))
     convert_checkpoint(source, folder, word_splitter="treebank")
     return folder
+
+
+def save_published_folder(folder: Path, model_class: type[ElmoPreTrainedModel] = ElmoModel, **overrides: Any) -> Path:
+    """`save_folder` with a generated card: all that goes to the Hub."""
+    from hf_elmo.conversion.seal import seal
+
+    save_folder(folder, model_class, **overrides)
+    (folder / "README.md").write_text(seal("---\nlibrary_name: transformers\ntags:\n- elmo\n---\n\n# Tiny ELMo\n"))
+    return folder

@@ -32,7 +32,7 @@ def cache_as_repository(folder: Path, cache: Path) -> None:
     (repository / "refs" / "main").write_text(commit)
 
 
-def run_without_the_package(base: Path | str, head: Path, root: Path) -> dict:
+def run_without_the_package(base: Path | str, head: Path | str, root: Path, **settings: str) -> dict:
     """Runs `remote_code_session.py` in a process that cannot import hf_elmo, far from the repository."""
     root.mkdir(exist_ok=True)
     results = root / "results.json"
@@ -41,6 +41,7 @@ def run_without_the_package(base: Path | str, head: Path, root: Path) -> dict:
     script.write_text(Path(remote_code_session.__file__).read_text())
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
     environment |= {"HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
+    environment |= settings
     process = subprocess.run(
         [sys.executable, str(script), str(base), str(head), str(root / "saved"), str(results)],
         cwd=root,
