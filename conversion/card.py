@@ -1,5 +1,6 @@
 """The README.md of a converted folder, which is its card on the Hub."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -43,6 +44,7 @@ def render_card(report: "ConversionReport", entry: CatalogEntry | None = None) -
         report=report,
         entry=entry,
         facts=facts,
+        stated={name: escape(value) for name, value in report.stated.items()},
         notes=[*report.notes, *(entry.notes if entry else ())],
         citations=[] if facts is None else [references[key] for key in facts.citations],
         title=folder_name if entry is None else entry.title,
@@ -50,6 +52,11 @@ def render_card(report: "ConversionReport", entry: CatalogEntry | None = None) -
         code=usage(".", "Some words"),
         remote_code=usage(".", "Some words", trust_remote_code=True),
     )
+
+
+def escape(value: str) -> str:
+    """Text from somebody else's file for a cell of a Markdown table."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", value)
 
 
 def card_data(entry: CatalogEntry | None) -> ModelCardData:

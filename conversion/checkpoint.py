@@ -39,6 +39,8 @@ class SourceCheckpoint:
         data_files: Further files of the checkpoint.
         kept_files: Name in the converted folder -> file that goes into it as it is, such as a vocabulary.
         defaults: Options that files of this format leave out, by their dotted path, with the published value.
+        stated: What the files say of their origin: property -> value, in words.
+        tokenizer: Arguments of `ElmoTokenizer`, such as the characters where they are not bytes.
         notes: What the reader chose or left aside, as sentences for the report.
     """
 
@@ -50,6 +52,8 @@ class SourceCheckpoint:
     data_files: tuple[Path, ...] = ()
     kept_files: Mapping[str, Path] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    stated: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

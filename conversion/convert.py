@@ -90,7 +90,7 @@ def convert_checkpoint(
         tqdm(total=2 * len(prepared.steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
     ):
         checkpoint, config, steps = prepared.checkpoint, prepared.config, prepared.steps
-        tokenizer = make_tokenizer(config, word_splitter)
+        tokenizer = make_tokenizer(checkpoint, config, word_splitter)
         bar.set_description("Reading")
         model, softmax = build_model(checkpoint, steps, config, bar)
         bar.set_description("Saving")
@@ -120,6 +120,7 @@ def convert_checkpoint(
             differences=differences,
             notes=prepared.notes,
             word_splitter=word_splitter,
+            stated=checkpoint.stated,
             catalog_entry=catalog_entry,
         )
         (folder / "README.md").write_text(report.model_card(), encoding="utf-8")
@@ -130,14 +131,18 @@ def convert_checkpoint(
 PROGRESS_FORMAT = "{desc}{percentage:3.0f}% |{bar:30}| {elapsed}"
 
 
-def make_tokenizer(config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:
+def make_tokenizer(checkpoint: SourceCheckpoint, config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:
     """The tokenizer of a model.
 
     Raises:
         ConversionError: When there is no such word splitter.
     """
     try:
-        return ElmoTokenizer(word_splitter=word_splitter, max_characters_per_token=config.max_characters_per_token)
+        return ElmoTokenizer(
+            word_splitter=word_splitter,
+            max_characters_per_token=config.max_characters_per_token,
+            **checkpoint.tokenizer,
+        )
     except ValueError as error:
         raise ConversionError(str(error)) from error
 
@@ -167,7 +172,7 @@ def build_model(
         array = checkpoint.tensors[step.source].load()
         if not np.isfinite(array).all():
             problems.append(f"{step.source} holds NaN or infinity")
-        if CHARACTER_TABLE in step.targets and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
+        if step.operation == "character_table" and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
             problems.append(f"{step.source} has {len(array)} rows, but the first, for masked positions, is not zero")
         for target, value in zip(step.targets, OPERATIONS[step.operation].convert(array), strict=True):
             tensor = torch.from_numpy(np.ascontiguousarray(value))

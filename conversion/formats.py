@@ -6,7 +6,17 @@ from pathlib import Path
 
 from hf_elmo.configuration_elmo import ElmoConfig
 
-from . import configure, mapping, read_allennlp, read_tensorflow, tensor_bundle, verify
+from . import (
+    configure,
+    mapping,
+    read_allennlp,
+    read_elmoformanylangs,
+    read_nlpl,
+    read_tensorflow,
+    tensor_bundle,
+    verify,
+    verify_elmoformanylangs,
+)
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
 
@@ -47,6 +57,20 @@ FORMATS = {
         read=read_tensorflow.read_checkpoint,
         layout=mapping.TENSORFLOW_CHECKPOINT,
         evaluate=verify.evaluate_training,
+    ),
+    read_nlpl.FORMAT: CheckpointFormat(
+        title="NLPL, RusVectores or CLARIN: a zip or folder with model.hdf5, options.json and meta.json",
+        recognises=read_nlpl.recognises,
+        read=read_nlpl.read,
+        layout=mapping.ALLENNLP,
+    ),
+    read_elmoformanylangs.FORMAT: CheckpointFormat(
+        title="ELMoForManyLangs: a folder with config.json, char.dic, word.dic, token_embedder.pkl and encoder.pkl",
+        recognises=read_elmoformanylangs.recognises,
+        read=read_elmoformanylangs.read,
+        layout=mapping.ELMOFORMANYLANGS,
+        evaluate=verify_elmoformanylangs.evaluate,
+        configure=read_elmoformanylangs.configure,
     ),
     read_allennlp.FORMAT: CheckpointFormat(
         title="AllenNLP or bilm-tf: an HDF5 file with an options.json beside it",

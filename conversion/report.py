@@ -1,6 +1,7 @@
 """What a conversion did, for the person who ran it and for the folder's README."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class ConversionReport:
         differences: Layer -> largest absolute difference of a vector's element.
         notes: What was assumed or left out.
         word_splitter: The tokenizer's way to find words.
+        stated: What the source says of its origin: property -> value.
         catalog_entry: What the catalog knows about the checkpoint, when it is one of the catalog.
     """
 
@@ -40,6 +42,7 @@ class ConversionReport:
     differences: dict[str, float]
     notes: tuple[str, ...]
     word_splitter: str
+    stated: Mapping[str, str] = field(default_factory=dict)
     catalog_entry: CatalogEntry | None = None
 
     @property
@@ -92,6 +95,8 @@ def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:
         "Projection of the filters": "yes" if config.use_token_projection else "no",
         "Characters a word": f"{config.max_characters_per_token}, of which 2 mark its begin and end",
     }
-    if config.word_vocab_size is not None:
+    if config.word_embedding_size is not None:
+        properties["Word vectors"] = f"{config.word_vocab_size:,} words of size {config.word_embedding_size}"
+    elif config.word_vocab_size is not None:
         properties["Softmax"] = f"{config.word_vocab_size:,} words"
     return properties
