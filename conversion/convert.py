@@ -23,7 +23,7 @@ from . import verify
 from .catalog import CatalogEntry
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
-from .mapping import CHARACTER_TABLE, MIX_PREFIX, SOFTMAX_PREFIX, Step
+from .mapping import MIX_PREFIX, SOFTMAX_PREFIX, Step
 from .operations import OPERATIONS
 from .options import CHARACTERS_WITHOUT_PADDING
 from .prepare import prepared_source

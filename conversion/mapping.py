@@ -196,6 +196,92 @@ TENSORFLOW_CHECKPOINT = Layout(
     ),
 )
 
+HIGHWAY = "token_embedder/highways._layers.{highway}"
+OUR_HIGHWAY = "embeddings.highways.{highway}"
+ENCODER = "encoder/{side}_layer_{layer}"
+ELMOFORMANYLANGS = Layout(
+    rules=(
+        Rule(
+            "word_embedding",
+            "token_embedder/word_emb_layer.embedding.weight",
+            ("words", "word_size"),
+            ("embeddings.word_embeddings.weight",),
+            "zero_row",
+        ),
+        Rule(
+            "model",
+            "token_embedder/char_emb_layer.embedding.weight",
+            ("lexicon", "character_size"),
+            ("embeddings.character_embeddings.weight",),
+            "zero_row",
+        ),
+        Rule(
+            "filter",
+            "token_embedder/convolutions.{filter}.weight",
+            ("count", "character_size", "width"),
+            ("embeddings.convolutions.{filter}.weight",),
+            "copy",
+        ),
+        Rule(
+            "filter",
+            "token_embedder/convolutions.{filter}.bias",
+            ("count",),
+            ("embeddings.convolutions.{filter}.bias",),
+            "copy",
+        ),
+        Rule(
+            "highway",
+            f"{HIGHWAY}.weight",
+            ("highway_rows", "filters"),
+            (f"{OUR_HIGHWAY}.transform.weight", f"{OUR_HIGHWAY}.carry.weight"),
+            "highway",
+        ),
+        Rule(
+            "highway",
+            f"{HIGHWAY}.bias",
+            ("highway_rows",),
+            (f"{OUR_HIGHWAY}.transform.bias", f"{OUR_HIGHWAY}.carry.bias"),
+            "highway",
+        ),
+        Rule(
+            "token_projection",
+            "token_embedder/projection.weight",
+            ("projection", "features"),
+            ("embeddings.projection.weight",),
+            "copy",
+        ),
+        Rule(
+            "token_projection",
+            "token_embedder/projection.bias",
+            ("projection",),
+            ("embeddings.projection.bias",),
+            "copy",
+        ),
+        Rule(
+            "lstm",
+            f"{ENCODER}.input_linearity.weight",
+            ("gates", "projection"),
+            (f"{OUR_LSTM}.input_gates.weight",),
+            "copy",
+        ),
+        Rule(
+            "lstm",
+            f"{ENCODER}.state_linearity.weight",
+            ("gates", "projection"),
+            (f"{OUR_LSTM}.recurrent_gates.weight",),
+            "copy",
+        ),
+        Rule("lstm", f"{ENCODER}.state_linearity.bias", ("gates",), (f"{OUR_LSTM}.input_gates.bias",), "copy"),
+        Rule(
+            "lstm",
+            f"{ENCODER}.state_projection.weight",
+            ("projection", "cell"),
+            (f"{OUR_LSTM}.projection.weight",),
+            "copy",
+        ),
+    )
+)
+
 MIX_PREFIX = "representations."
 """Parameters of the mixes, which few original files have; otherwise they come from the configuration."""
 
@@ -255,6 +341,10 @@ def repetitions(config: Any, characters: int) -> dict[str, list[dict[str, Any]]]
         "input_and_state": 2 * config.projection_size,
         "mix": config.mix_size,
         "words": config.word_vocab_size,
+        "word_size": config.word_embedding_size,
+        "features": config.num_filters + (config.word_embedding_size or 0),
+        "highway_rows": 2 * config.num_filters,
+        "lexicon": config.vocab_size - 1,
     }
     return {
         "model": [sizes],
@@ -263,6 +353,7 @@ def repetitions(config: Any, characters: int) -> dict[str, list[dict[str, Any]]]
             for index, (width, count) in enumerate(config.filters)
         ],
         "highway": [{**sizes, "highway": index} for index in range(config.num_highway_layers)],
+        "word_embedding": [sizes] if config.word_embedding_size is not None else [],
         "token_projection": [sizes] if config.use_token_projection else [],
         "lstm": [
             {**sizes, "direction": direction, "side": side, "layer": layer}

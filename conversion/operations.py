@@ -43,8 +43,27 @@ def add_padding_row(table: FloatArray) -> tuple[FloatArray]:
 
 
 def drop_padding_row(tables: tuple[FloatArray, ...]) -> FloatArray:
-    """(262, dim) -> (261, dim)."""
+    """(n + 1, dim) -> (n, dim)."""
     return tables[0][1:]
+
+
+def add_zero_row(table: FloatArray) -> tuple[FloatArray]:
+    """(n, dim) -> (n + 1, dim), the new row in front."""
+    return (np.concatenate([np.zeros_like(table[:1]), table]),)
+
+
+def split_highway(array: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """AllenNLP's [transform; gate] of weights (2 n, n) or biases (2 n,) -> transform, carry.
+
+    The gate multiplies the input of the layer, our carry the transform: sigmoid(-x) is 1 - sigmoid(x).
+    """
+    transform, gate = np.split(array, 2)
+    return transform, -gate
+
+
+def join_highway(arrays: tuple[FloatArray, ...]) -> FloatArray:
+    """Transform, carry -> AllenNLP's [transform; gate]."""
+    return np.concatenate([arrays[0], -arrays[1]])
 
 
 def convert_convolution(kernel: FloatArray) -> tuple[FloatArray]:
@@ -101,6 +120,8 @@ OPERATIONS = {
     "copy": Operation(lambda array: (array,), lambda arrays: arrays[0]),
     "one_number": Operation(lambda array: (array.reshape(1),), lambda arrays: arrays[0]),
     "transpose": Operation(lambda array: (array.T,), lambda arrays: arrays[0].T),
+    "zero_row": Operation(add_zero_row, drop_padding_row),
+    "highway": Operation(split_highway, join_highway),
     "character_table": Operation(add_padding_row, drop_padding_row),
     "convolution": Operation(convert_convolution, export_convolution),
     "gates": Operation(convert_gates, export_gates),

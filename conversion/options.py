@@ -199,10 +199,28 @@ def parse_options(options: Mapping[str, Any], source: str) -> ParsedOptions:
             f"{source} has no field char_cnn: it describes a model whose input are whole words, "
             "and ElmoModel reads characters."
         )
+    fields, assumed, problems = parse_table(OPTIONS, options, source)
+    problems += check_character_count(options)
+    problems += check_filter_widths(fields)
+    if options.get("bidirectional") is False:
+        problems.append("bidirectional is false, and ELMo has both directions")
+    if problems:
+        raise ConversionError(f"The options in {source} cannot be used:", problems)
+    return ParsedOptions(fields, tuple(assumed))
+
+
+def parse_table(
+    table: Sequence[Option], options: Mapping[str, Any], source: str
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Turns options into fields.
+
+    Returns:
+        Field -> value, sentences on what stands in for a missing option, and every finding.
+    """
     fields: dict[str, Any] = {}
     problems: list[str] = []
     assumed: list[str] = []
-    for option in OPTIONS:
+    for option in table:
         try:
             value = read_path(options, option.path)
         except ValueError as error:
@@ -219,13 +237,7 @@ def parse_options(options: Mapping[str, Any], source: str) -> ParsedOptions:
             fields[option.field] = option.parse(value)
         except ValueError as error:
             problems.append(f"{option.path} {error}, but is {reprlib.repr(value)}")
-    problems += check_character_count(options)
-    problems += check_filter_widths(fields)
-    if options.get("bidirectional") is False:
-        problems.append("bidirectional is false, and ELMo has both directions")
-    if problems:
-        raise ConversionError(f"The options in {source} cannot be used:", problems)
-    return ParsedOptions(fields, tuple(assumed))
+    return fields, assumed, problems
 
 
 def check_character_count(options: Mapping[str, Any]) -> list[str]:
@@ -239,11 +251,11 @@ def check_character_count(options: Mapping[str, Any]) -> list[str]:
     return [f"char_cnn.n_characters must be 261 or 262 (the characters are UTF-8 bytes), but is {value!r}"]
 
 
-def check_filter_widths(fields: Mapping[str, Any]) -> list[str]:
+def check_filter_widths(fields: Mapping[str, Any], section: str = "char_cnn") -> list[str]:
     """Findings about filters that are wider than a word."""
     longest = fields.get("max_characters_per_token", math.inf)
     return [
-        f"char_cnn.filters holds {pair!r}, wider than char_cnn.max_characters_per_token {longest}"
+        f"{section}.filters holds {pair!r}, wider than {section}.max_characters_per_token {longest}"
         for pair in fields.get("filters", [])
         if pair[0] > longest
     ]

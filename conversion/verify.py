@@ -117,11 +117,15 @@ def evaluate(
     def read(name: str) -> DoubleArray:
         return tensors[name].load().astype(np.float64)
 
-    cnn, lstm = options["char_cnn"], options["lstm"]
+    cnn = options["char_cnn"]
     rows = [character_ids(sentence, cnn["max_characters_per_token"]) for sentence in sentences]
     ends = np.cumsum([len(row) for row in rows])[:-1]
     words = token_layer(np.concatenate(rows), cnn, read, "CNN_proj/W_proj" in tensors)
-    inputs = np.split(words, ends)
+    return bilm_layers(np.split(words, ends), options["lstm"], read)
+
+
+def bilm_layers(inputs: list[DoubleArray], lstm: Mapping[str, Any], read: ReadTensor) -> list[list[DoubleArray]]:
+    """Every layer of the biLM, the token layer twice among them: sentences (words, P) -> (words, 2 P)."""
     directions = [inputs, [sentence[::-1] for sentence in inputs]]
     layers = [[np.concatenate([sentence, sentence], axis=-1) for sentence in inputs]]
     for layer in range(lstm.get("n_layers", 1)):
