@@ -8,8 +8,8 @@ from huggingface_hub import errors
 from .errors import ConversionError
 
 LATER = "The Hub never shows half a push; run the same command again later."
-# 408 and 429 ask for patience, 412 says that somebody else's commit came between.
-TRANSIENT = (408, 412, 429, 500, 502, 503, 504)
+# 408 and 429 ask for patience; 409 and 412 say that somebody else's commit came between.
+TRANSIENT = (408, 409, 412, 429, 500, 502, 503, 504)
 
 
 class PushError(ConversionError):

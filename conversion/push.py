@@ -34,7 +34,7 @@ class PushReport:
         files: Path -> size in bytes of every file that belongs to the push.
         left_out: Files and folders that stay here.
         removed: Weights of an earlier push that the commit removed.
-        card_kept: Whether the repository's README.md was left as it is, because a person wrote or changed it.
+        card_kept: Whether the repository's README.md was left as it is, because somebody else wrote or changed it.
         private: Whether the repository is private; in a dry run, whether a new one would be.
         changed: Whether there was anything new.
         dry_run: Whether all of this only would have happened.
@@ -71,7 +71,7 @@ class PushReport:
             lines += [f"Removed weights of an earlier push: {', '.join(self.removed)}"]
         if self.card_kept:
             lines += [
-                f"Kept the {CARD} of the repository, which a person wrote or changed; "
+                f"Kept the {CARD} of the repository, which somebody else wrote or changed; "
                 f"the one in {self.folder} was not pushed"
             ]
         if self.dry_run:

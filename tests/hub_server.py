@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import uvicorn
 import yaml
@@ -231,12 +232,12 @@ class Hub:
         return JSONResponse({"transfer": "basic", "objects": objects}, media_type="application/vnd.git-lfs+json")
 
     async def lfs_upload(self, request: Request) -> Response:
-        content = b""
+        content = bytearray()
         try:
             async for part in request.stream():
                 content += part
                 self.upload_began.set()
-                while self.upload_waits and not await request.is_disconnected():
+                while self.upload_waits:
                     await asyncio.sleep(0.01)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -305,9 +306,8 @@ class Hub:
 
     async def paths_info(self, request: Request) -> Response:
         _, commit = self.commit_of(request)
-        form = await request.form()
-        paths = form.getlist("paths") if form else (await request.json())["paths"]
-        return JSONResponse([self.entry(str(name), commit.files[name]) for name in paths if name in commit.files])
+        paths = parse_qs((await request.body()).decode())["paths"]
+        return JSONResponse([self.entry(name, commit.files[name]) for name in paths if name in commit.files])
 
     async def resolve(self, request: Request) -> Response:
         _, commit = self.commit_of(request)

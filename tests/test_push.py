@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from typer.testing import CliRunner, Result
 from hf_elmo import ElmoForTokenClassification
 from hf_elmo.cli import app
 from hf_elmo.conversion import ConversionError, PushError, PushReport, push_folder
-from hf_elmo.conversion.seal import seal
+from hf_elmo.conversion.seal import is_sealed, seal
 from tests import push_session
 from tests.assertions import assert_close
 from tests.checkpoints import write_checkpoint
@@ -164,6 +165,27 @@ class TestOneCommit:
             push_folder(folder, REPOSITORY, dry_run=True)
 
 
+class TestServer:
+    """The small Hub answers the client's other questions, too."""
+
+    def test_reading(self, hub: Hub, folder: Path, tmp_path: Path) -> None:
+        push_folder(folder, REPOSITORY)
+        api = HfApi()
+        assert api.whoami()["name"] == "someone"
+        assert set(api.list_repo_files(REPOSITORY)) == set(hub.repositories[REPOSITORY].head.files)
+        tree = {entry.path: entry for entry in api.list_repo_tree(REPOSITORY)}
+        assert tree["model.safetensors"].lfs.size == (folder / "model.safetensors").stat().st_size
+        assert [entry.path for entry in api.get_paths_info(REPOSITORY, ["config.json", "none"])] == ["config.json"]
+        copy = Path(api.snapshot_download(REPOSITORY, local_dir=tmp_path / "copy"))
+        for path in folder.iterdir():
+            assert (copy / path.name).read_bytes() == path.read_bytes()
+
+    def test_private_repositories_are_hidden(self, hub: Hub) -> None:
+        hub.make(REPOSITORY, private=True)
+        assert HfApi(token=READ).repo_exists(REPOSITORY)
+        assert not HfApi(token=False).repo_exists(REPOSITORY)
+
+
 class TestVisibility:
     def test_private(self, hub: Hub, folder: Path) -> None:
         assert push_folder(folder, REPOSITORY, private=True).private
@@ -252,6 +274,8 @@ class TestTrouble:
         push_folder(folder, REPOSITORY)
         assert pushed_commits(hub) == 1
         assert_holds(hub, folder)
+        # What arrived before the failure was not sent again.
+        assert hub.bytes_uploaded == (folder / "model.safetensors").stat().st_size
 
     def test_refused_tokens(self, hub: Hub, folder: Path) -> None:
         assert_push_fails(folder, r"refused the token .* \(401: Invalid credentials", token="hf_unknown")
@@ -298,6 +322,10 @@ class TestCommands:
         assert f"to {REPOSITORY} (private)" in result.stdout
         assert_holds(hub, folder)
 
+    def test_help_teaches(self) -> None:
+        assert "hf-elmo push elmo-original someone/elmo-original --dry-run" in run("push", "--help").stdout
+        assert "--push-to-hub someone/elmo-mine --private" in run("convert", "--help").stdout
+
     def test_push_fails_with_one_message(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_unknown")
         result = run("push", folder, REPOSITORY)
@@ -322,9 +350,7 @@ class TestCommands:
         assert result.exit_code == 0, result.output
         assert_holds(hub, output)
         assert hub.repositories[REPOSITORY].private
-        hub.commit_as_person(REPOSITORY, "config.json", b"{}")
-        assert not push_folder(output, REPOSITORY).card_kept
-        assert_holds(hub, output)
+        assert is_sealed(hub.content(REPOSITORY, "README.md"))
 
     def test_what_was_converted_stays_when_the_push_fails(
         self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -363,19 +389,35 @@ def start(hub: Hub, root: Path, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def test_a_killed_push_leaves_nothing_and_can_be_repeated(hub: Hub, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 128 + signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_push_leaves_nothing_and_can_be_repeated(
+    hub: Hub, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    # More than the system buffers on the way, so that the rest has not left the client.
+    folder = save_published_folder(tmp_path / "elmo", cell_size=1000, projection_size=200)
+    size = (folder / "model.safetensors").stat().st_size
+    assert size > 20_000_000
     hub.upload_waits = True
     process = start(hub, tmp_path, "-m", "hf_elmo.cli", "push", folder, REPOSITORY)
     try:
         assert hub.upload_began.wait(timeout=120)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-        process.communicate()
+    assert process.returncode == status
+    assert "Traceback" not in errors
     hub.upload_waits = False
     assert pushed_commits(hub) == 0
-    assert hub.bytes_uploaded == 0
     push_folder(folder, REPOSITORY)
-    assert pushed_commits(hub) == 1
+    assert (pushed_commits(hub), hub.bytes_uploaded) == (1, size)
     assert_holds(hub, folder)
 
 
