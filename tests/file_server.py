@@ -14,8 +14,8 @@ class FileServer:
 
     Args:
         files: Path -> content.
-        faults: Path -> what happens to the next requests, one after the other: an HTTP status, or the number of bytes
-            after which the connection breaks.
+        faults: Path -> what happens to the next requests, one after the other: `("status", code)`, `("break", bytes)`
+            to end the connection after so many, `("drop", 0)` to end it without an answer.
         ranges: Whether parts of files are served.
         versions: Whether files carry an ETag.
         requests: Every request's path and Range header.
@@ -47,6 +47,9 @@ class Handler(BaseHTTPRequestHandler):
         content = self.state.files.get(path)
         if kind == "status" or content is None:
             self.send_error(number if kind == "status" else 404)
+            return
+        if kind == "drop":
+            self.close_connection = True
             return
         version = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         start = 0

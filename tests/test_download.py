@@ -182,9 +182,9 @@ def test_a_server_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_busy_server_is_asked_again(server: FileServer, entry: CatalogEntry, tmp_path: Path) -> None:
-    server.faults[OPTIONS] = [("status", 503), ("status", 500)]
+    server.faults[OPTIONS] = [("status", 503), ("drop", 0), ("status", 500)]
     convert(entry, tmp_path / "elmo")
-    assert [path for path, _ in server.requests] == [OPTIONS] * 3 + [WEIGHTS]
+    assert [path for path, _ in server.requests] == [OPTIONS] * 4 + [WEIGHTS]
 
 
 def test_a_server_that_stays_busy(server: FileServer, entry: CatalogEntry, tmp_path: Path) -> None:
@@ -237,6 +237,12 @@ def test_a_part_without_a_rest_starts_again(server: FileServer, entry: CatalogEn
     (part,) = (tmp_path / "cache").glob("*.part")
     part.write_bytes(b"x" * 2 * len(server.files[WEIGHTS]))
     convert(entry, tmp_path / "elmo")
+
+
+def test_a_server_that_never_answers(server: FileServer, entry: CatalogEntry, tmp_path: Path) -> None:
+    server.faults[OPTIONS] = [("drop", 0)] * 10
+    assert_fails(entry, tmp_path / "elmo", f"{server.url(OPTIONS)} broke off")
+    assert len(server.requests) == http_files.ATTEMPTS
 
 
 @pytest.mark.parametrize("damage", ["cut short", "page of HTML"])
