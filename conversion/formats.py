@@ -12,10 +12,12 @@ from . import (
     read_allennlp,
     read_elmoformanylangs,
     read_nlpl,
+    read_task_model,
     read_tensorflow,
     tensor_bundle,
     verify,
     verify_elmoformanylangs,
+    verify_task_model,
 )
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
@@ -71,6 +73,14 @@ FORMATS = {
         layout=mapping.ELMOFORMANYLANGS,
         evaluate=verify_elmoformanylangs.evaluate,
         configure=read_elmoformanylangs.configure,
+    ),
+    read_task_model.FORMAT: CheckpointFormat(
+        title="task model of AllenNLP with an ELMo inside: model.tar.gz, or a folder with weights.th and config.json",
+        recognises=read_task_model.recognises,
+        read=read_task_model.read,
+        layout=mapping.ALLENNLP_TASK_MODEL,
+        evaluate=verify_task_model.evaluate,
+        configure=read_task_model.configure,
     ),
     read_allennlp.FORMAT: CheckpointFormat(
         title="AllenNLP or bilm-tf: an HDF5 file with an options.json beside it",

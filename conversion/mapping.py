@@ -196,9 +196,52 @@ TENSORFLOW_CHECKPOINT = Layout(
     ),
 )
 
-HIGHWAY = "token_embedder/highways._layers.{highway}"
-OUR_HIGHWAY = "embeddings.highways.{highway}"
-ENCODER = "encoder/{side}_layer_{layer}"
+
+def allennlp_highway_rules(name: str) -> tuple[Rule, ...]:
+    """The table of a layer of AllenNLP's `Highway` under the name that a format gives it."""
+    ours = "embeddings.highways.{highway}"
+    return (
+        Rule(
+            "highway",
+            f"{name}.weight",
+            ("highway_rows", "filters"),
+            (f"{ours}.transform.weight", f"{ours}.carry.weight"),
+            "highway",
+        ),
+        Rule(
+            "highway", f"{name}.bias", ("highway_rows",), (f"{ours}.transform.bias", f"{ours}.carry.bias"), "highway"
+        ),
+    )
+
+
+def allennlp_lstm_rules(name: str) -> tuple[Rule, ...]:
+    """The table of AllenNLP's `LstmCellWithProjection` under the name that a format gives it."""
+    return (
+        Rule(
+            "lstm",
+            f"{name}.input_linearity.weight",
+            ("gates", "projection"),
+            (f"{OUR_LSTM}.input_gates.weight",),
+            "copy",
+        ),
+        Rule(
+            "lstm",
+            f"{name}.state_linearity.weight",
+            ("gates", "projection"),
+            (f"{OUR_LSTM}.recurrent_gates.weight",),
+            "copy",
+        ),
+        Rule("lstm", f"{name}.state_linearity.bias", ("gates",), (f"{OUR_LSTM}.input_gates.bias",), "copy"),
+        Rule(
+            "lstm",
+            f"{name}.state_projection.weight",
+            ("projection", "cell"),
+            (f"{OUR_LSTM}.projection.weight",),
+            "copy",
+        ),
+    )
+
+
 ELMOFORMANYLANGS = Layout(
     rules=(
         Rule(
@@ -229,20 +272,7 @@ ELMOFORMANYLANGS = Layout(
             ("embeddings.convolutions.{filter}.bias",),
             "copy",
         ),
-        Rule(
-            "highway",
-            f"{HIGHWAY}.weight",
-            ("highway_rows", "filters"),
-            (f"{OUR_HIGHWAY}.transform.weight", f"{OUR_HIGHWAY}.carry.weight"),
-            "highway",
-        ),
-        Rule(
-            "highway",
-            f"{HIGHWAY}.bias",
-            ("highway_rows",),
-            (f"{OUR_HIGHWAY}.transform.bias", f"{OUR_HIGHWAY}.carry.bias"),
-            "highway",
-        ),
+        *allennlp_highway_rules("token_embedder/highways._layers.{highway}"),
         Rule(
             "token_projection",
             "token_embedder/projection.weight",
@@ -257,29 +287,66 @@ ELMOFORMANYLANGS = Layout(
             ("embeddings.projection.bias",),
             "copy",
         ),
-        Rule(
-            "lstm",
-            f"{ENCODER}.input_linearity.weight",
-            ("gates", "projection"),
-            (f"{OUR_LSTM}.input_gates.weight",),
-            "copy",
-        ),
-        Rule(
-            "lstm",
-            f"{ENCODER}.state_linearity.weight",
-            ("gates", "projection"),
-            (f"{OUR_LSTM}.recurrent_gates.weight",),
-            "copy",
-        ),
-        Rule("lstm", f"{ENCODER}.state_linearity.bias", ("gates",), (f"{OUR_LSTM}.input_gates.bias",), "copy"),
-        Rule(
-            "lstm",
-            f"{ENCODER}.state_projection.weight",
-            ("projection", "cell"),
-            (f"{OUR_LSTM}.projection.weight",),
-            "copy",
-        ),
+        *allennlp_lstm_rules("encoder/{side}_layer_{layer}"),
     )
+)
+
+EMBEDDER = "_elmo_lstm._token_embedder"
+ALLENNLP_TASK_MODEL = Layout(
+    rules=(
+        Rule(
+            "model",
+            f"{EMBEDDER}._char_embedding_weights",
+            ("characters", "character_size"),
+            ("embeddings.character_embeddings.weight",),
+            "character_table",
+        ),
+        Rule(
+            "filter",
+            f"{EMBEDDER}.char_conv_{{filter}}.weight",
+            ("count", "character_size", "width"),
+            ("embeddings.convolutions.{filter}.weight",),
+            "copy",
+        ),
+        Rule(
+            "filter",
+            f"{EMBEDDER}.char_conv_{{filter}}.bias",
+            ("count",),
+            ("embeddings.convolutions.{filter}.bias",),
+            "copy",
+        ),
+        *allennlp_highway_rules(f"{EMBEDDER}._highways._layers.{{highway}}"),
+        Rule(
+            "token_projection",
+            f"{EMBEDDER}._projection.weight",
+            ("projection", "filters"),
+            ("embeddings.projection.weight",),
+            "copy",
+        ),
+        Rule(
+            "token_projection",
+            f"{EMBEDDER}._projection.bias",
+            ("projection",),
+            ("embeddings.projection.bias",),
+            "copy",
+        ),
+        *allennlp_lstm_rules("_elmo_lstm._elmo_lstm.{side}_layer_{layer}"),
+        Rule(
+            "representation",
+            "scalar_mix_{representation}.scalar_parameters",
+            ("mix",),
+            ("representations.{representation}.scalar_parameters",),
+            "copy",
+        ),
+        Rule(
+            "representation",
+            "scalar_mix_{representation}.gamma",
+            (1,),
+            ("representations.{representation}.gamma",),
+            "one_number",
+        ),
+    ),
+    ignored=("_elmo_lstm._word_embedding.*",),
 )
 
 MIX_PREFIX = "representations."
@@ -355,6 +422,7 @@ def repetitions(config: Any, characters: int) -> dict[str, list[dict[str, Any]]]
         "highway": [{**sizes, "highway": index} for index in range(config.num_highway_layers)],
         "word_embedding": [sizes] if config.word_embedding_size is not None else [],
         "token_projection": [sizes] if config.use_token_projection else [],
+        "representation": [{**sizes, "representation": index} for index in range(config.num_output_representations)],
         "lstm": [
             {**sizes, "direction": direction, "side": side, "layer": layer}
             for direction, side in enumerate(("forward", "backward"))
