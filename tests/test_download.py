@@ -1,6 +1,7 @@
 """Downloading a checkpoint of the catalog over HTTP, from servers that work and from servers that do not."""
 
 import io
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from hf_elmo.conversion.download import downloaded
 
 from .checkpoints import write_checkpoint
 from .file_server import FileServer, serve_files
+from .shared_files import fixture_path
 
 OPTIONS, WEIGHTS = "tiny/elmo_tiny_options.json", "tiny/elmo_tiny_weights.hdf5"
 
@@ -125,6 +127,51 @@ def test_one_file(server: FileServer, tmp_path: Path, monkeypatch: pytest.Monkey
         assert source.read_bytes() == archive.getvalue()
     assert not source.exists()
     assert convert(entry, tmp_path / "elmo").catalog_entry == entry
+
+
+def packed(folder: Path, kind: str) -> bytes:
+    """A folder as an archive with its files at the root."""
+    content = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(content, "w") as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, path.name)
+    else:
+        with tarfile.open(fileobj=content, mode="w:gz") as archive:
+            archive.add(folder, ".")
+    return content.getvalue()
+
+
+def original_files(name: str) -> dict[str, bytes]:
+    """The files of a fixture, as checkpoints of its format are published."""
+    if name == "deeppavlov-hub":
+        return {"elmo_ru.tar.gz": fixture_path("deeppavlov_hub_ru", "elmo_ru_tiny.tar.gz").read_bytes()}
+    if name == "deeppavlov-lm":
+        return {"elmo-lm.tar.gz": packed(fixture_path("deeppavlov_lm_ru"), "tar.gz")}
+    if name == "nlpl":
+        return {"900.zip": fixture_path("nlpl_zip", "900.zip").read_bytes()}
+    if name == "elmoformanylangs":
+        return {"136.zip": packed(fixture_path("elmoformanylangs", "model"), "zip")}
+    folder = fixture_path("bilm_tf_lm")
+    names = ("options.json", "model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001")
+    # The published vocabulary has a date in its name.
+    return {name: (folder / name).read_bytes() for name in names} | {
+        "vocab-2016-09-10.txt": (folder / "vocab.txt").read_bytes()
+    }
+
+
+@pytest.mark.parametrize("name", ["deeppavlov-hub", "deeppavlov-lm", "nlpl", "elmoformanylangs", "bilm-tf"])
+def test_every_kind_of_publication_converts_by_name(
+    name: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files = original_files(name)
+    entry = add_record(monkeypatch, *map(server.url, server.files))
+    result = run("convert", entry.name, tmp_path / "elmo")
+    assert result.exit_code == 0, result.output
+    assert "# Tiny ELMo" in (tmp_path / "elmo" / "README.md").read_text()
+    vocabularies = {path.name for path in (tmp_path / "elmo").glob("vocab*")}
+    assert ("vocab.txt" in vocabularies) == (name != "deeppavlov-hub")
+    assert len(list((tmp_path / "cache").iterdir())) == 3 * len(server.files)
 
 
 def test_a_path_that_exists_is_no_name(entry: CatalogEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
