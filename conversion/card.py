@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .report import ConversionReport
 
 TEMPLATE = "README.md.jinja"
+
+FROM_PYTORCH = ("elmoformanylangs", "allennlp-archive")
+"""Formats that PyTorch wrote; in the others the forget gate's bias lacks the 1 that TensorFlow adds."""
+
 UNSTATED_LICENCE = "not-stated-by-the-source"
 
 
@@ -42,6 +46,7 @@ def render_card(report: "ConversionReport", entry: CatalogEntry | None = None) -
     return environment.get_template(TEMPLATE).render(
         card_data=card_data(entry).to_yaml(),
         report=report,
+        from_tensorflow=report.format not in FROM_PYTORCH,
         entry=entry,
         facts=facts,
         stated={name: escape(value) for name, value in report.stated.items()},

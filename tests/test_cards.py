@@ -1,5 +1,6 @@
 """Cards: every section, nothing invented, and metadata that huggingface_hub reads back."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint
-from hf_elmo.conversion.card import card_data, render_card
+from hf_elmo.conversion.card import FROM_PYTORCH, card_data, render_card
 from hf_elmo.conversion.catalog import CATALOG, CatalogEntry, find
 from hf_elmo.conversion.facts import Facts, load_facts, load_references
+from hf_elmo.conversion.formats import FORMATS
 
 from .checkpoints import write_checkpoint
 
@@ -78,6 +80,7 @@ def test_a_whole_card(report: ConversionReport) -> None:
         assert f"| `{name}` | `{digest}` |" in found["Source"]
     assert "<http://files.deeppavlov.ai/deeppavlov_data/elmo_ru-news_wmt11-16_1.5M_steps.tar.gz>" in found["Source"]
     assert "| Perplexity | 49.876 |" in found["Published figures"]
+    assert "that TensorFlow adds" in found["Parity"]
     assert f"The outputs of {report.num_words} words" in found["Parity"].replace("\n", " ")
     for layer, difference in report.differences.items():
         assert f"| {layer} | {difference:.1e} |" in found["Parity"]
@@ -124,6 +127,13 @@ def test_an_unstated_licence_is_not_invented(report: ConversionReport) -> None:
     card = render_card(report, find("elmo-original"))
     assert "| Licence of the weights | not stated by the source; ask the publisher |" in card
     assert card_data(find("elmo-original")).license == "other"
+
+
+@pytest.mark.parametrize("format", FROM_PYTORCH)
+def test_what_pytorch_wrote_has_its_forget_bias(format: str, report: ConversionReport) -> None:
+    assert format in FORMATS
+    parity = sections(render_card(dataclasses.replace(report, format=format)))["Parity"]
+    assert parity.startswith("Every converted parameter equals the original bit for bit.\nThe outputs of")
 
 
 def test_lemmas_are_said_in_the_card(report: ConversionReport) -> None:
