@@ -175,14 +175,14 @@ class WordVocabulary:
 
     @classmethod
     def from_file(cls, path: str | Path, unknown_word: str | None = None) -> "WordVocabulary":
-        """Reads a file with one word a line.
+        """Reads a file with one word a line; what follows a tab, such as a count, is left out.
 
         Raises:
             ValueError: The file is no text in UTF-8, or lacks the unknown word.
         """
         try:
-            lines = Path(path).read_bytes().decode("utf-8").replace("\r\n", "\n")
-            return cls(lines.removesuffix("\n").split("\n"), unknown_word)
+            lines = Path(path).read_bytes().decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+            return cls([line.partition("\t")[0] for line in lines], unknown_word)
         except ValueError as error:
             raise ValueError(f"The word vocabulary {path} cannot be used: {error}") from error
 
