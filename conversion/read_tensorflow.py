@@ -37,8 +37,9 @@ HUB_NOTES = (
 WORD_TABLE, CHARACTER_TABLE, SOFTMAX = "lm/embedding", "lm/char_embed", "lm/softmax/W"
 VOCABULARY = "vocab.txt"
 LARGEST_VOCABULARY = 2**28
+SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")
 NO_WORD = "!!!MAXTERMID"
-"""A line of bilm-tf's vocabularies that is no word and has no row in the softmax."""
+"""A line at the end of some of bilm-tf's vocabularies that is no word and has no row in the softmax."""
 
 
 def recognises_module(source: Path) -> bool:
@@ -253,7 +254,7 @@ def find_vocabulary(folder: Path) -> Path | None:
 
 
 def check_vocabulary(path: Path, words: int, index: Path) -> None:
-    """Checks that a vocabulary has a line for each row of the softmax.
+    """Checks that a vocabulary has a line for each row of the softmax, and the words that every one has.
 
     Raises:
         ConversionError: When it has not, or when it is no text in UTF-8.
@@ -271,9 +272,15 @@ def check_vocabulary(path: Path, words: int, index: Path) -> None:
         line = content[: error.start].count(b"\n") + 1
         raise ConversionError(f"The vocabulary {path} is not UTF-8 in line {line}.") from error
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
-    found = sum(line.strip() != NO_WORD for line in lines)
-    if found != words:
+    # DeepPavlov cuts a line at the first white space, behind which there may be a count.
+    found = [(line.split() or [""])[0] for line in lines]
+    if found[-1] == NO_WORD:
+        found.pop()
+    if len(found) != words:
         raise ConversionError(
-            f"The vocabulary {path} has {found} words, but {SOFTMAX} in {index.name} has {words} rows; "
+            f"The vocabulary {path} has {len(found)} words, but {SOFTMAX} in {index.name} has {words} rows; "
             "they do not belong together."
         )
+    missing = [word for word in SPECIAL_WORDS if word not in found]
+    if missing:
+        raise ConversionError(f"The vocabulary {path} has no {' and no '.join(missing)}; it is no language model's.")

@@ -141,21 +141,22 @@ def check_shards(index: Path, entries: list[Entry], shards: dict[int, Path]) -> 
         ConversionError: When a shard is missing, too short, or not large enough for all its tensors.
     """
     problems = []
+    by_shard: dict[int, list[Entry]] = {number: [] for number in shards}
+    for entry in entries:
+        by_shard[entry.shard].append(entry)
     for number, shard in shards.items():
         if not shard.is_file():
             problems.append(f"{shard.name} is missing")
             continue
         length = shard.stat().st_size
         end = 0
-        for entry in sorted((entry for entry in entries if entry.shard == number), key=lambda entry: entry.offset):
-            if entry.offset + entry.size > length:
-                problems.append(
-                    f"{shard.name} is cut short: {entry.name} ends at byte {entry.offset + entry.size}, "
-                    f"but the file has {length} bytes"
-                )
+        for entry in sorted(by_shard[number], key=lambda entry: entry.offset):
+            last = entry.offset + entry.size
+            if last > length:
+                problems.append(f"{shard.name} is cut short: {entry.name} ends at {last}, but the file at {length}")
             elif entry.size and entry.offset < end:
                 problems.append(f"{entry.name} lies over another tensor in {shard.name}")
-            end = max(end, entry.offset + entry.size)
+            end = max(end, last)
     if problems:
         raise ConversionError(f"The data files of {index} cannot be used:", problems)
 

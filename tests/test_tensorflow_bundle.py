@@ -251,11 +251,11 @@ class TestHostileIndex:
         self.refuse(tmp_path, "takes 4398046511100", shape=[2**40 - 1])
         self.refuse(tmp_path, "impossible shape", shape=[2**62])
         self.refuse(tmp_path, "impossible shape", shape=[2**64 - 1])
-        self.refuse(tmp_path, "is cut short: a ends at byte 4398046511004", shape=[2**40 - 25], size=4 * (2**40 - 25))
+        self.refuse(tmp_path, "is cut short: a ends at 4398046511004", shape=[2**40 - 25], size=4 * (2**40 - 25))
         self.refuse(tmp_path, "33 dimensions", shape=[1] * 33)
 
     def test_places_outside_the_data(self, tmp_path: Path) -> None:
-        self.refuse(tmp_path, "is cut short: a ends at byte 17", offset=1)
+        self.refuse(tmp_path, "is cut short: a ends at 17", offset=1)
         self.refuse(tmp_path, "fields of the wrong kind", offset=2**64 - 4)
         self.refuse(tmp_path, "data file 1 of 1", shard=1)
         self.refuse(tmp_path, "gives 'a' 12 bytes, but float32 of shape .4,. takes 16", size=12)
