@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .check_folder import VerificationReport, verify_folder
     from .convert import convert_checkpoint
     from .errors import ConversionError
     from .export import export_checkpoint
@@ -15,9 +16,11 @@ __all__ = [
     "ConversionReport",
     "PushError",
     "PushReport",
+    "VerificationReport",
     "convert_checkpoint",
     "export_checkpoint",
     "push_folder",
+    "verify_folder",
 ]
 
 HOMES = {
@@ -25,9 +28,11 @@ HOMES = {
     "ConversionReport": "report",
     "PushError": "hub_errors",
     "PushReport": "push",
+    "VerificationReport": "check_folder",
     "convert_checkpoint": "convert",
     "export_checkpoint": "export",
     "push_folder": "push",
+    "verify_folder": "check_folder",
 }
 
 

@@ -72,7 +72,8 @@ def convert(
     source: Annotated[
         Path,
         typer.Argument(
-            help="The original weights file, the folder with it, or a name of the catalog.", show_default=False
+            help="The original weights file, the folder or archive with it, or a name of the catalog.",
+            show_default=False,
         ),
     ],
     output: Annotated[
@@ -123,9 +124,10 @@ def convert(
     """Convert an original checkpoint into a folder for transformers, and compare the two.
 
     SOURCE is an HDF5 file of AllenNLP or bilm-tf with its options.json beside it, a training checkpoint of bilm-tf or
-    DeepPavlov (its folder, or a file of it), or the folder of a TF-Hub module. OUTPUT becomes a complete folder:
-    configuration, weights, tokenizer, code for loading without this package, README. It appears only when the model
-    in it has been loaded again and gives the original's numbers.
+    DeepPavlov (its folder, or a file of it), a TF-Hub module, a model of NLPL, RusVectores, CLARIN or
+    ELMoForManyLangs, or a task model of AllenNLP: a folder, or the .zip or .tar.gz as it was downloaded. OUTPUT
+    becomes a complete folder: configuration, weights, tokenizer, code for loading without this package, README. It
+    appears only when the model in it has been loaded again and gives the original's numbers.
 
     **Examples**
 
@@ -225,6 +227,45 @@ def push(
 def push_command(folder: Path, repo_id: str, private: bool) -> str:
     """The command that pushes a folder."""
     return shlex.join(["hf-elmo", "push", str(folder), repo_id, *(["--private"] if private else [])])
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A folder that was converted, or downloaded from the Hub.")],
+    against: Annotated[
+        Path,
+        typer.Option(
+            help="The original weights file, or the folder or the archive with it.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ],
+    options: Annotated[
+        Path | None,
+        typer.Option(help="The original options file; looked for beside the weights.", show_default=False),
+    ] = None,
+    format: Annotated[str, typer.Option(help="The format of SOURCE; auto recognises it.")] = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="What the conversion was given with --set.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compare a converted folder with its original again: every tensor bit for bit, and the vectors of some words.
+
+    **Examples**
+
+    `hf-elmo verify elmo-original --against downloads/elmo_2x4096_512_2048cnn_2xhighway_weights.hdf5`
+
+    `hf-elmo verify elmo-ru-news --against elmo_ru-news.tar.gz`
+    """
+    with friendly_errors():
+        from .conversion import verify_folder
+        from .conversion.options import parse_settings
+
+        overrides = parse_settings(settings or [])
+        typer.echo(verify_folder(folder, against, options, format, overrides, progress=True).summary())
 
 
 @app.command()

@@ -45,7 +45,7 @@ def test_version() -> None:
 
 
 def test_help_lists_the_commands() -> None:
-    for command in ("convert", "export", "demo"):
+    for command in ("convert", "export", "verify", "demo"):
         assert command in assert_succeeds("--help")
 
 

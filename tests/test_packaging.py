@@ -32,9 +32,11 @@ CONVERSION_NAMES = [
     "ConversionReport",
     "PushError",
     "PushReport",
+    "VerificationReport",
     "convert_checkpoint",
     "export_checkpoint",
     "push_folder",
+    "verify_folder",
 ]
 HEAVY = {"datasets", "h5py", "onnx", "pandas", "peft", "sentence_transformers", "typer"}
 
