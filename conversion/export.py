@@ -13,6 +13,7 @@ from tqdm import tqdm
 from transformers import AutoConfig
 
 from hf_elmo.modeling_elmo import ElmoModel
+from hf_elmo.tokenization_elmo import ElmoTokenizer
 
 from . import read_allennlp
 from .checkpoint import FloatArray
@@ -117,6 +118,12 @@ def load_model(folder: Path) -> ElmoModel:
     """
     if not (folder / "config.json").is_file():
         raise ConversionError(f"{folder} is no folder of a transformers model: there is no config.json.")
+    lexicon = ElmoTokenizer.vocab_files_names["character_lexicon"]
+    if (folder / lexicon).is_file():
+        raise ConversionError(
+            f"The model in {folder} cannot be exported: its characters are those of a lexicon ({lexicon}), and "
+            "AllenNLP's and bilm-tf's format has a place for bytes alone."
+        )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "elmo":

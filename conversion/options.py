@@ -275,6 +275,8 @@ def write_options(config: Any) -> dict[str, Any]:
             raise ConversionError(
                 f"An options file cannot say that {field} is {getattr(config, field)}; it is always {value}."
             )
+    if config.word_embedding_size is not None:
+        raise ConversionError("An options file cannot say that a model has vectors of words (word_embedding_size).")
     options: dict[str, Any] = {}
     for option in OPTIONS:
         *groups, key = option.path.split(".")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_elmo.configuration_elmo import ElmoConfig
 from hf_elmo.lexicon_elmo import CharacterLexicon, WordVocabulary
 
@@ -124,7 +126,8 @@ def read(source: Path, options_file: Path | None = None) -> SourceCheckpoint:
 def find_folders(source: Path) -> list[Path]:
     """The folders with weights: the source itself, or otherwise those up to two levels below it."""
     if not source.is_dir():
-        return [source.parent] if source.name in WEIGHTS_FILES and source.is_file() else []
+        is_ours = source.name in WEIGHTS_FILES and source.is_file() and (source.parent / CHARACTERS_FILE).is_file()
+        return [source.parent] if is_ours else []
     for pattern in ("", "*/", "*/*/"):
         found = {path.parent for name in WEIGHTS_FILES for path in source.glob(f"{pattern}{name}") if path.is_file()}
         if found:
@@ -232,7 +235,7 @@ def configure(checkpoint: SourceCheckpoint, layout: Layout) -> tuple[ElmoConfig,
             end_sentence_character_id=lexicon.end_sentence,
             word_vocab_size=None if vocabulary is None else len(vocabulary),
         )
-    except ValueError as error:
+    except (ValueError, StrictDataclassError) as error:
         raise ConversionError(f"The options in {source} cannot be used: {error}") from error
     return config, tuple(assumed)
 

@@ -130,7 +130,7 @@ def word_ends(rows: np.ndarray, end_word: int) -> tuple[np.ndarray, np.ndarray]:
         ValueError: A row has no end of word and is not padding.
     """
     ends = (rows == end_word).argmax(axis=1)
-    padding = ~rows.any(axis=1)
+    padding = np.logical_not(rows.any(axis=1))
     if not np.all((ends > 0) | padding):
         raise ValueError(
             f"Row {int(np.argmin((ends > 0) | padding))} is not a word: it has no end of word ({end_word})."

@@ -693,7 +693,9 @@ class ElmoTokenizer(TokenizersBackend):
         """
         raise NotImplementedError("ELMo reads the bytes of each word: there is no vocabulary to train.")
 
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
+    def save_vocabulary(  # type: ignore[override]
+        self, save_directory: str, filename_prefix: str | None = None
+    ) -> tuple[str, ...]:
         """Saves the character lexicon and the word vocabulary.
 
         Args:
