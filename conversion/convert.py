@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -105,8 +106,7 @@ def convert_checkpoint(
         loaded = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
         compare_config(loaded.config, config)
         compare_tensors(loaded.state_dict() | load_softmax(folder), checkpoint, steps, bar)
-        saved_tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        differences = compare_outputs(loaded, saved_tokenizer, prepared.known.evaluate(checkpoint))
+        differences = compare_outputs(loaded, load_tokenizer(folder), prepared.known.evaluate(checkpoint))
         num_parameters = count_parameters(loaded)
         report = ConversionReport(
             output_dir=output,
@@ -145,6 +145,19 @@ def make_tokenizer(checkpoint: SourceCheckpoint, config: ElmoConfig, word_splitt
         )
     except ValueError as error:
         raise ConversionError(str(error)) from error
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a saved folder.
+
+    Raises:
+        ConversionError: When it cannot be loaded, for example because a kept vocabulary is none.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ValueError as error:
+        reason = str(error).replace(f"{folder}{os.sep}", "")
+        raise ConversionError(f"The converted tokenizer cannot be loaded: {reason}") from error
 
 
 def share_mode(folder: Path) -> None:
@@ -274,7 +287,7 @@ def compare_outputs(model: torch.nn.Module, tokenizer: Any, expected: verify.Exp
         name: compare_output(name, ours, sentences)
         for name, ours, sentences in [
             *zip(layers, output.hidden_states, expected.layers, strict=True),
-            *zip(mixes, output.representations, expected.mixes, strict=False),
+            *zip(mixes, output.representations[: len(mixes)], expected.mixes, strict=True),
         ]
     }
 
