@@ -9,10 +9,10 @@ from typing import Any
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from . import verify
 from .convert import (
     PROGRESS_FORMAT,
     compare_config,
+    compare_lexicons,
     compare_outputs,
     compare_tensors,
     load_softmax,
@@ -92,14 +92,14 @@ def verify_folder(
         compare_config(model.config, prepared.config)
         compare_tensors(model.state_dict() | load_softmax(place), prepared.checkpoint, prepared.steps, bar)
         compare_kept_files(place, prepared)
+        tokenizer, expected = load_tokenizer(place), prepared.known.evaluate(prepared.checkpoint)
+        compare_lexicons(tokenizer, prepared.checkpoint)
         return VerificationReport(
             folder=place,
             found=prepared.found,
             num_tensors=len(prepared.steps),
-            num_words=sum(len(sentence) + 2 for sentence in verify.SENTENCES),
-            differences=compare_outputs(
-                model.eval(), load_tokenizer(place), prepared.known.evaluate(prepared.checkpoint)
-            ),
+            num_words=expected.num_words,
+            differences=compare_outputs(model.eval(), tokenizer, expected),
         )
 
 

@@ -106,7 +106,10 @@ def convert_checkpoint(
         loaded = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
         compare_config(loaded.config, config)
         compare_tensors(loaded.state_dict() | load_softmax(folder), checkpoint, steps, bar)
-        differences = compare_outputs(loaded, load_tokenizer(folder), prepared.known.evaluate(checkpoint))
+        expected = prepared.known.evaluate(checkpoint)
+        saved_tokenizer = load_tokenizer(folder)
+        compare_lexicons(saved_tokenizer, checkpoint)
+        differences = compare_outputs(loaded, saved_tokenizer, expected)
         num_parameters = count_parameters(loaded)
         report = ConversionReport(
             output_dir=output,
@@ -116,7 +119,7 @@ def convert_checkpoint(
             architecture=describe_architecture(config, num_parameters),
             num_parameters=num_parameters,
             num_tensors=len(steps),
-            num_words=sum(len(sentence) + 2 for sentence in verify.SENTENCES),
+            num_words=expected.num_words,
             differences=differences,
             notes=prepared.notes,
             word_splitter=word_splitter,
@@ -271,13 +274,25 @@ def same_bits(first: np.ndarray, second: np.ndarray) -> bool:
     return first.dtype == second.dtype and np.array_equal(first.view(np.int32), second.view(np.int32))
 
 
+def compare_lexicons(tokenizer: Any, checkpoint: SourceCheckpoint) -> None:
+    """Checks that characters and words of a saved tokenizer have the numbers of the original.
+
+    Raises:
+        ConversionError: When they do not.
+    """
+    for name in ("character_lexicon", "word_vocabulary"):
+        original = checkpoint.tokenizer.get(name)
+        if original is not None and original != getattr(tokenizer, name):
+            raise ConversionError(f"The tokenizer's {name} differs from the original.")
+
+
 def compare_outputs(model: torch.nn.Module, tokenizer: Any, expected: verify.Expected) -> dict[str, float]:
     """The largest difference between the loaded model and the original equations, for each layer and each mix.
 
     Raises:
         ConversionError: When a layer differs by more than two right evaluations can.
     """
-    words = [list(sentence) for sentence in verify.SENTENCES]
+    words = [list(sentence) for sentence in expected.sentences]
     batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
     with torch.no_grad():
         output = model(**batch, output_hidden_states=True)

@@ -80,6 +80,12 @@ def export_checkpoint(
     """
     source, output = Path(folder), Path(output_dir)
     check_output(output)
+    lexicon = ElmoTokenizer.vocab_files_names["character_lexicon"]
+    if (source / lexicon).is_file():
+        raise ConversionError(
+            f"The model in {source} cannot be exported: its characters are those of a lexicon ({lexicon}), and "
+            "AllenNLP's and bilm-tf's format has a place for bytes alone."
+        )
     with quiet_transformers():
         model = load_model(source)
     options = write_options(model.config)
@@ -118,12 +124,6 @@ def load_model(folder: Path) -> ElmoModel:
     """
     if not (folder / "config.json").is_file():
         raise ConversionError(f"{folder} is no folder of a transformers model: there is no config.json.")
-    lexicon = ElmoTokenizer.vocab_files_names["character_lexicon"]
-    if (folder / lexicon).is_file():
-        raise ConversionError(
-            f"The model in {folder} cannot be exported: its characters are those of a lexicon ({lexicon}), and "
-            "AllenNLP's and bilm-tf's format has a place for bytes alone."
-        )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type != "elmo":

@@ -30,10 +30,17 @@ class Expected:
         layers: For each of the L + 1 layers, for each sentence, (words + 2, 2 P) with the boundaries; the token layer
             twice.
         mixes: For each mix of the layers that the file has, for each sentence, (words + 2, 2 P).
+        sentences: The words of the sentences, without boundaries.
     """
 
     layers: list[list[DoubleArray]]
     mixes: list[list[DoubleArray]]
+    sentences: Sequence[Sequence[str]] = SENTENCES
+
+    @property
+    def num_words(self) -> int:
+        """Words of all sentences, boundaries included."""
+        return sum(len(sentence) + 2 for sentence in self.sentences)
 
 
 HUB_NAMES = (

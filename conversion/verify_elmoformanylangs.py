@@ -12,23 +12,35 @@ import numpy as np
 from .checkpoint import SourceCheckpoint
 from .verify import SENTENCES, DoubleArray, Expected, ReadTensor, bilm_layers, relu, sigmoid
 
+SAMPLED = 12
+"""Entries of each lexicon that are words of the sentences compared."""
+
 LSTM_NAME = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d+)/LSTMCell/(\w+)")
 
 
-def evaluate(checkpoint: SourceCheckpoint, sentences: Sequence[Sequence[str]] = SENTENCES) -> Expected:
-    """Every layer for a few sentences, from zero states."""
+def evaluate(checkpoint: SourceCheckpoint) -> Expected:
+    """Every layer for a few sentences, from zero states: those of `verify`, and entries of the lexicons as words."""
 
     def read(name: str) -> DoubleArray:
         return checkpoint.tensors[name].load().astype(np.float64)
 
     embedder = checkpoint.options["token_embedder"]
     room = embedder["max_characters_per_token"] - 2
+    sentences = [*SENTENCES, sample(checkpoint.tokenizer["character_lexicon"].characters)]
+    if "word_vocabulary" in checkpoint.tokenizer:
+        sentences.append(sample(checkpoint.tokenizer["word_vocabulary"].words))
     framed = [["<bos>", *(word[:room] for word in sentence), "<eos>"] for sentence in sentences]
     words = [word for sentence in framed for word in sentence]
     vectors = token_layer(words, checkpoint.tokenizer, embedder, read)
     inputs = np.split(vectors, np.cumsum([len(sentence) for sentence in framed])[:-1])
     encoder = {**checkpoint.options["encoder"], "use_skip_connections": True}
-    return Expected(bilm_layers(inputs, encoder, in_tensorflow_layout(read)), [])
+    return Expected(bilm_layers(inputs, encoder, in_tensorflow_layout(read)), [], sentences)
+
+
+def sample(entries: Sequence[str]) -> list[str]:
+    """A few entries, from the first to the last."""
+    places = np.linspace(0, len(entries) - 1, SAMPLED).round().astype(int)
+    return [entries[place] for place in dict.fromkeys(places.tolist())]
 
 
 def token_layer(

@@ -69,6 +69,11 @@ class CharacterLexicon:
             ids[name] for name in self.names.values()
         )
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CharacterLexicon):
+            return NotImplemented
+        return self.characters == other.characters and self.names == other.names
+
     @classmethod
     def from_file(cls, path: str | Path) -> "CharacterLexicon":
         """Reads what `save` wrote.
@@ -162,6 +167,11 @@ class WordVocabulary:
         if not found:
             raise ValueError(f"The word vocabulary must hold the unknown word, {' or '.join(names)}.")
         self.unknown_word = found[0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WordVocabulary):
+            return NotImplemented
+        return self.words == other.words and self.unknown_word == other.unknown_word
 
     def __len__(self) -> int:
         return len(self.words)

@@ -26,6 +26,7 @@ from transformers import (
 
 from hf_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
 from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint
+from hf_elmo.conversion.check_folder import verify_folder
 from hf_elmo.lexicon_elmo import CharacterLexicon, WordVocabulary
 from tests.assertions import assert_close, assert_far, assert_identical, assert_zero_at_padding
 from tests.elmoformanylangs import CHARACTERS, WORDS, architecture, ids_of, state_dicts, write_model
@@ -198,6 +199,23 @@ class TestConversion:
         (source / "config.json").write_text('{"config_path": "/x/configs/cnn_50_100_512_4096_sample.json"}')
         with pytest.raises(ConversionError, match=r"projection\.weight has shape \(6, 19\), but the options say"):
             convert_checkpoint(source, tmp_path / "out")
+
+    def test_a_folder_is_verified_again_lexicons_included(self, tmp_path):
+        source = write_model(tmp_path / "source")
+        convert_checkpoint(source, tmp_path / "out")
+        assert max(verify_folder(tmp_path / "out", source).differences.values()) < 3e-5
+        for name, first, second, message in (
+            ("vocab.txt", "the\nfox", "fox\nthe", "word_vocabulary differs"),
+            ("character_lexicon.json", '"a",\n"b"', '"b",\n"a"', "character_lexicon differs"),
+            ("character_lexicon.json", '"begin_word": "<eow>"', '"begin_word": "<oov>"', "cannot be loaded"),
+        ):
+            path = tmp_path / "out" / name
+            text = path.read_text(encoding="utf-8")
+            assert first in text
+            path.write_text(text.replace(first, second), encoding="utf-8")
+            with pytest.raises(ConversionError, match=message):
+                verify_folder(tmp_path / "out", source)
+            path.write_text(text, encoding="utf-8")
 
     def test_a_softmax_is_left_aside_and_said_so(self, tmp_path):
         source = write_model(tmp_path / "source")
