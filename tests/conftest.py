@@ -11,7 +11,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was left out for want of something; transformers' checks that do not apply are only counted."""
+    """Says what was left out for want of something, and how close the conversions are to the originals.
+
+    transformers' checks that do not apply to ELMo are only counted.
+    """
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", [])
@@ -20,3 +23,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in sorted(reasons.items()):
         if reason.startswith("needs "):
             terminalreporter.write_line(f"LEFT OUT {count} tests: {reason}")
+    parity: dict[str, float] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for fixture, difference in (value for name, value in report.user_properties if name == "parity"):
+            parity[fixture] = max(difference, parity.get(fixture, 0.0))
+    for fixture, difference in parity.items():
+        terminalreporter.write_line(f"LARGEST DIFFERENCE from the original: {difference:.1e} {fixture}")

@@ -129,8 +129,13 @@ def assert_every_key_compared(
 
 
 @pytest.mark.parametrize(("name", "pattern"), PATTERNS)
-def test_arrays(arrays: Callable[[str], tuple[Arrays, Arrays]], name: str, pattern: str) -> None:
-    assert_same_arrays(*arrays(name), pattern)
+def test_arrays(
+    arrays: Callable[[str], tuple[Arrays, Arrays]],
+    name: str,
+    pattern: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("parity", (name, assert_same_arrays(*arrays(name), pattern)))
 
 
 @pytest.mark.parametrize("name", list(CASES))
