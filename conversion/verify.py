@@ -4,6 +4,7 @@ It follows TensorFlow's equations in TensorFlow's layout and shares nothing with
 model, so that a mistake there cannot hide. It is for a handful of words.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = range(256, 261)
 
 SENTENCES = (("The", "crane", "flew", "."), ("Ёлка", "naïve", "un" * 24))
 """Words of one and of several bytes a character, up to the usual limit of 48; sentences of different length."""
+
+
+LSTM_NAME = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d+)/LSTMCell/(\w+)")
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,31 @@ def lstm_layer(
             steps.append(output + word if skip else output)
         outputs.append(np.array(steps))
     return outputs
+
+
+def read_allennlp_lstm(read: ReadTensor, prefix: str, name: str) -> DoubleArray:
+    """A tensor of an LSTM in TensorFlow's layout, gates as i, j, f, o, from AllenNLP's, which has them as i, f, j, o.
+
+    Args:
+        read: Reads a tensor.
+        prefix: What AllenNLP's names begin with.
+        name: TensorFlow's name, `RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0` and its like.
+
+    Raises:
+        KeyError: When the name is none of an LSTM.
+    """
+    found = LSTM_NAME.fullmatch(name)
+    if found is None:
+        raise KeyError(name)
+    stored = f"{prefix}{('forward', 'backward')[int(found[1])]}_layer_{found[2]}"
+    if found[3] == "W_P_0":
+        return read(f"{stored}.state_projection.weight").T
+    if found[3] == "B":
+        i, f, j, o = np.split(read(f"{stored}.state_linearity.bias"), 4)
+        return np.concatenate([i, j, f - 1, o])
+    both = [read(f"{stored}.{part}.weight") for part in ("input_linearity", "state_linearity")]
+    i, f, j, o = np.split(np.concatenate(both, axis=1), 4)
+    return np.concatenate([i, j, f, o]).T
 
 
 def relu(x: DoubleArray) -> DoubleArray:

@@ -9,11 +9,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .checkpoint import SourceCheckpoint, StoredTensor
-from .verify import SENTENCES, DoubleArray, Expected, ReadTensor, bilm_layers, character_ids, token_layer
+from .verify import (
+    SENTENCES,
+    DoubleArray,
+    Expected,
+    ReadTensor,
+    bilm_layers,
+    character_ids,
+    read_allennlp_lstm,
+    token_layer,
+)
 
 CONVOLUTION = re.compile(r"CNN/([Wb])_cnn_(\d+)")
 HIGHWAY = re.compile(r"CNN_high_(\d+)/([Wb])_(carry|transform)")
-LSTM = re.compile(r"RNN_(\d)/RNN/MultiRNNCell/Cell(\d+)/LSTMCell/(\w+)")
 TINY = np.finfo(np.float32).tiny
 
 
@@ -81,21 +89,6 @@ def in_tensorflow_layout(read: ReadTensor) -> ReadTensor:
             transform, gate = np.split(read(f"{embedder}._highways._layers.{found[1]}.{kind}"), 2)
             # The gate multiplies the input, TensorFlow's carry the transform.
             return -gate.T if found[3] == "carry" else transform.T
-        if found := LSTM.fullmatch(name):
-            return read_lstm(read, *found.groups())
-        raise KeyError(name)
+        return read_allennlp_lstm(read, "_elmo_lstm._elmo_lstm.", name)
 
     return read_as_tensorflow
-
-
-def read_lstm(read: ReadTensor, direction: str, layer: str, part: str) -> DoubleArray:
-    """One tensor of an LSTM, its gates as i, j, f, o in the place of AllenNLP's i, f, j, o."""
-    stored = f"_elmo_lstm._elmo_lstm.{('forward', 'backward')[int(direction)]}_layer_{layer}"
-    if part == "W_P_0":
-        return read(f"{stored}.state_projection.weight").T
-    if part == "B":
-        i, f, j, o = np.split(read(f"{stored}.state_linearity.bias"), 4)
-        return np.concatenate([i, j, f - 1, o])
-    both = [read(f"{stored}.{name}.weight") for name in ("input_linearity", "state_linearity")]
-    i, f, j, o = np.split(np.concatenate(both, axis=1), 4)
-    return np.concatenate([i, j, f, o]).T

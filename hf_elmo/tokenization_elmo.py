@@ -559,7 +559,8 @@ class ElmoTokenizer(TokenizersBackend):
         data: dict[str, Any] = {"input_ids": arrange(rows, masks)}
         if self.word_vocabulary is not None and "word_input_ids" in self.model_input_names:
             if self.character_lexicon is not None:
-                words = [word[: self.max_characters_per_token - 2] for word in words]
+                room, boundaries = self.max_characters_per_token - 2, self.boundaries
+                words = [word if word in boundaries else word[:room] for word in words]
             data["word_input_ids"] = arrange_numbers(self.word_vocabulary.words_to_ids(words), masks)
         return data
 
