@@ -1,7 +1,7 @@
 """The catalog for people to read: a table of it, and one record in full."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Console
@@ -14,22 +14,31 @@ from .facts import load_facts
 UNKNOWN = "not stated by the source"
 
 
+WIDE = 130
+"""Columns of a terminal that show every column of the table without breaking lines."""
+
+
 def print_table(entries: Iterable[CatalogEntry]) -> None:
-    """Prints a line for each checkpoint."""
+    """Prints a line for each checkpoint; a narrow terminal leaves out what the record says anyway."""
+    console = Console()
+    entries = list(entries)
+    columns: dict[str, Callable[[CatalogEntry], str]] = {
+        "name": lambda entry: entry.name,
+        "languages": lambda entry: " ".join(entry.languages) or "none",
+        "what": lambda entry: escape(entry.title),
+        "licence": lambda entry: entry.licence or "not stated",
+        "format": lambda entry: entry.format,
+        "files": lambda entry: "download" if entry.urls else "by hand",
+    }
+    shown = list(columns)[: None if console.width >= WIDE else 3]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("name", no_wrap=True)
-    for column in ("languages", "what", "format", "licence", "files"):
-        table.add_column(column)
+    for column in shown:
+        # A name is there to be typed again, so that it is never cut.
+        widest = max((len(columns[column](entry)) for entry in entries), default=0) if column != "what" else None
+        table.add_column(column, no_wrap=True, min_width=widest)
     for entry in entries:
-        table.add_row(
-            entry.name,
-            " ".join(entry.languages) or "none",
-            escape(entry.title),
-            entry.format,
-            entry.licence or "not stated",
-            "download" if entry.urls else "by hand",
-        )
-    Console().print(table)
+        table.add_row(*(columns[column](entry) for column in shown))
+    console.print(table)
 
 
 def print_record(entry: CatalogEntry) -> None:
