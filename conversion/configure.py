@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_elmo.configuration_elmo import ElmoConfig
 
 from .checkpoint import SourceCheckpoint
@@ -79,5 +81,5 @@ def configure(checkpoint: SourceCheckpoint, layout: Layout) -> tuple[ElmoConfig,
         fields["mix_gamma"] = gamma.load().item()
     try:
         return ElmoConfig(**fields), parsed.assumed
-    except ValueError as error:
+    except (ValueError, StrictDataclassError) as error:
         raise ConversionError(f"The options in {source} cannot be used: {error}") from error

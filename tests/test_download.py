@@ -170,7 +170,7 @@ def test_every_kind_of_publication_converts_by_name(
     assert result.exit_code == 0, result.output
     assert "# Tiny ELMo" in (tmp_path / "elmo" / "README.md").read_text()
     vocabularies = {path.name for path in (tmp_path / "elmo").glob("vocab*")}
-    assert ("vocab.txt" in vocabularies) == (name != "deeppavlov-hub")
+    assert ("vocab.txt" in vocabularies) == (name not in ("deeppavlov-hub", "nlpl"))
     assert len(list((tmp_path / "cache").iterdir())) == 3 * len(server.files)
 
 
