@@ -18,6 +18,7 @@ REQUIRED = object()
 
 LARGEST_SIZE = 2**20
 LARGEST_COUNT = 1000
+LARGEST_CLIP = 1e38
 """Bounds far beyond any ELMo, so that a damaged options file cannot ask for endless work."""
 
 
@@ -52,8 +53,8 @@ def clip(value: Any) -> float | None:
     """A positive bound, or `None` for no clipping."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError("must be a positive number, or null for no clipping")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < LARGEST_CLIP:
+        raise ValueError("must be a positive number in single precision, or null for no clipping")
     return float(value)
 
 

@@ -11,7 +11,9 @@ from .read_allennlp import read_options
 
 FORMAT = "nlpl"
 METADATA_FILE = "meta.json"
-VOCABULARIES = ("vocab.txt", "vocab.txt.gz")
+VOCABULARIES = {"training_vocab.txt": "vocab.txt", "training_vocab.txt.gz": "vocab.txt.gz"}
+"""Name in the converted folder, where vocab.txt would be the tokenizer's -> name in the source."""
+
 LONGEST_FACT = 500
 
 FACTS = (
@@ -57,7 +59,7 @@ def read(source: Path, options_file: Path | None = None) -> SourceCheckpoint:
     """
     checkpoint = read_allennlp.read(source, options_file)
     folder = checkpoint.weights_file.parent
-    kept_files = {name: folder / name for name in VOCABULARIES if (folder / name).is_file()}
+    kept_files = {kept: folder / name for kept, name in VOCABULARIES.items() if (folder / name).is_file()}
     notes = tuple(f"The vocabulary of the training text is kept as {name}; vectors need none." for name in kept_files)
     metadata = folder / METADATA_FILE
     stated = dict(find_facts(read_options(metadata))) if metadata.is_file() else {}

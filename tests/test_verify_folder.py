@@ -81,8 +81,8 @@ def test_kept_files_must_not_change(tmp_path: Path) -> None:
     archive = fixture_path("nlpl_zip", "900.zip")
     convert_checkpoint(archive, tmp_path / "elmo")
     verify_folder(tmp_path / "elmo", archive)
-    (tmp_path / "elmo" / "vocab.txt").write_text("other words")
-    with pytest.raises(ConversionError, match=r"vocab\.txt"):
+    (tmp_path / "elmo" / "training_vocab.txt").write_text("other words")
+    with pytest.raises(ConversionError, match=r"training_vocab\.txt"):
         verify_folder(tmp_path / "elmo", archive)
 
 
