@@ -1,7 +1,7 @@
 """The README.md of a converted folder, which is its card on the Hub."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from huggingface_hub import ModelCardData
@@ -10,10 +10,9 @@ from hf_elmo._version import __version__
 
 from .catalog import CatalogEntry
 from .facts import FOLDER, load_facts, load_references
+from .report import ConversionReport
+from .seal import seal
 from .usage import usage
-
-if TYPE_CHECKING:
-    from .report import ConversionReport
 
 TEMPLATE = "README.md.jinja"
 
@@ -23,7 +22,12 @@ FROM_PYTORCH = ("elmoformanylangs", "allennlp-archive")
 UNSTATED_LICENCE = "not-stated-by-the-source"
 
 
-def render_card(report: "ConversionReport", entry: CatalogEntry | None = None) -> str:
+def model_card(report: ConversionReport) -> str:
+    """The README.md of a converted folder, with the seal that tells an untouched card from an edited one."""
+    return seal(render_card(report, report.catalog_entry))
+
+
+def render_card(report: ConversionReport, entry: CatalogEntry | None = None) -> str:
     """A card with its block of metadata.
 
     Args:

@@ -21,6 +21,7 @@ from hf_elmo.modeling_elmo import ElmoModel
 from hf_elmo.tokenization_elmo import ElmoTokenizer
 
 from . import verify
+from .card import model_card
 from .catalog import CatalogEntry
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
@@ -126,7 +127,7 @@ def convert_checkpoint(
             stated=checkpoint.stated,
             catalog_entry=catalog_entry,
         )
-        (folder / "README.md").write_text(report.model_card(), encoding="utf-8")
+        (folder / "README.md").write_text(model_card(report), encoding="utf-8")
         bar.update()
     return report
 

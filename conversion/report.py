@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .card import render_card
 from .catalog import CatalogEntry
-from .seal import seal
 from .usage import usage
 
 
@@ -65,10 +63,6 @@ class ConversionReport:
         lines += ["", "To use it:", ""]
         lines += [f"  {line}".rstrip() for line in usage(str(self.output_dir), "Some words").splitlines()]
         return "\n".join(lines)
-
-    def model_card(self) -> str:
-        """The README.md of the folder."""
-        return seal(render_card(self, self.catalog_entry))
 
 
 def describe_architecture(config: Any, num_parameters: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 from hf_elmo.conversion import ConversionError, ConversionReport, convert_checkpoint
-from hf_elmo.conversion.card import FROM_PYTORCH, card_data, render_card
+from hf_elmo.conversion.card import FROM_PYTORCH, card_data, model_card, render_card
 from hf_elmo.conversion.catalog import CATALOG, CatalogEntry, find
 from hf_elmo.conversion.facts import Facts, load_facts, load_references
 from hf_elmo.conversion.formats import FORMATS
@@ -163,7 +163,7 @@ def test_the_folder_holds_the_card(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source")
     report = convert_checkpoint(source, tmp_path / "elmo", catalog_entry=find("elmo-small"))
     card = (tmp_path / "elmo" / "README.md").read_text(encoding="utf-8")
-    assert card == report.model_card()
+    assert card == model_card(report)
     assert "\n# English ELMo, small\n" in card
     assert ModelCard.load(tmp_path / "elmo" / "README.md").data.language == ["en"]
 
