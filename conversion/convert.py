@@ -189,6 +189,7 @@ def build_model(
         array = checkpoint.tensors[step.source].load()
         if not np.isfinite(array).all():
             problems.append(f"{step.source} holds NaN or infinity")
+            continue
         if step.operation == "character_table" and len(array) > CHARACTERS_WITHOUT_PADDING and array[0].any():
             problems.append(f"{step.source} has {len(array)} rows, but the first, for masked positions, is not zero")
         for target, value in zip(step.targets, OPERATIONS[step.operation].convert(array), strict=True):

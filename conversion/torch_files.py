@@ -1,6 +1,7 @@
 """Reads the tensors in PyTorch's own files, which are pickles, without executing anything in them."""
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,8 +36,10 @@ def read_state_dict(path: Path) -> dict[str, StoredTensor]:
             zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
         if zipped and (problem := zip_problem(path)):
             raise ConversionError(f"{damage} ({problem}).")
-        # A mapped storage cannot grow, so that no tensor reaches beyond what is stored; the older format checks that.
-        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # damage can look like an unknown version of the format
+            # A mapped storage cannot grow, so that no tensor reaches beyond what is stored; the older format checks.
+            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except ConversionError:
         raise
     except pickle.UnpicklingError as error:

@@ -171,7 +171,7 @@ def tar_of_many(path: Path, files: Files) -> Path:
 def endless_gzip(path: Path, files: Files) -> Path:
     """A .tar.gz that goes on with megabytes of zeros after its end."""
     write_tar(path, files)
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(2**26), 9))
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(2**27), 9))
     return path
 
 
