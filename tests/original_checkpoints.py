@@ -134,6 +134,8 @@ def convert_fixture(name: str, folder: Path) -> Elmo:
     weights_path, options_path = (source / part for part in SOURCES[name])
     if from_tensorflow:
         convert_checkpoint(fixture / TENSORFLOW[name], folder / "converted")
+    elif name == "nlpl_zip":
+        convert_checkpoint(fixture / "900.zip", folder / "converted")
     else:
         convert_checkpoint(weights_path, folder / "converted", options=options_path)
     model = AutoModel.from_pretrained(folder / "converted").eval()

@@ -105,6 +105,13 @@ def test_an_archive_converts_as_its_folder_does(suffix: str, files: Files, tmp_p
     assert list(temporary.iterdir()) == []
 
 
+def test_a_module_in_an_archive_converts_as_its_folder_does(tmp_path: Path) -> None:
+    convert_checkpoint(fixture_path("deeppavlov_hub_ru", "elmo_ru_tiny.tar.gz"), tmp_path / "elmo")
+    convert_checkpoint(fixture_path("deeppavlov_hub_ru", "module"), tmp_path / "plain")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "elmo" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
 @pytest.mark.parametrize("kind", list(ZIPS))
 def test_hostile_zips(kind: str, files: Files, tmp_path: Path) -> None:
     assert_refused(ZIPS[kind](tmp_path / "model.zip", files))

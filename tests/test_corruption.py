@@ -378,6 +378,12 @@ def pickled(content: Any, form: str) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.parametrize("kind", list(PAYLOADS))
+def test_careless_readers_would_call_the_functions(kind: str, tmp_path: Path) -> None:
+    pickle.loads(pickled(PAYLOADS[kind](str(tmp_path / "executed")), "pickle"))
+    assert (tmp_path / "executed").exists()
+
+
 @pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
 @pytest.mark.parametrize(
     ("name", "file"),
