@@ -19,6 +19,7 @@ from . import (
     verify_elmoformanylangs,
     verify_task_model,
 )
+from .archives import is_archive
 from .checkpoint import SourceCheckpoint
 from .errors import ConversionError
 
@@ -115,7 +116,11 @@ def choose_format(source: Path, name: str = "auto") -> CheckpointFormat:
     known = FORMATS[name] if name != "auto" else find_format(source)
     if known is not None:
         return known
-    raise ConversionError(f"{source} is no checkpoint that can be converted; formats known: {describe_formats()}.")
+    inside = sorted(path.name for path in source.iterdir() if is_archive(path)) if source.is_dir() else []
+    hint = f" It holds {' and '.join(inside)}: name that, or unpack it." if inside else ""
+    raise ConversionError(
+        f"{source} is no checkpoint that can be converted; formats known: {describe_formats()}.{hint}"
+    )
 
 
 def find_format(source: Path, name: str = "auto") -> CheckpointFormat | None:

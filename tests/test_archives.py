@@ -105,7 +105,23 @@ def test_an_archive_converts_as_its_folder_does(suffix: str, files: Files, tmp_p
     assert list(temporary.iterdir()) == []
 
 
-def test_a_module_in_an_archive_converts_as_its_folder_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "parts", [("deeppavlov_hub_ru", "module"), ("elmoformanylangs", "model"), ("bilm_tf_lm",), ("allennlp_tiny",)]
+)
+@pytest.mark.parametrize("prefix", ["", "a/b/"])
+def test_every_format_converts_in_an_archive(parts: tuple[str, ...], prefix: str, tmp_path: Path) -> None:
+    source = fixture_path(*parts)
+    files = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
+    contents = {prefix + name: path.read_bytes() for name, path in files.items() if path.suffix != ".npz"}
+    convert_checkpoint(write_zip(tmp_path / "model.zip", contents), tmp_path / "elmo")
+    convert_checkpoint(source, tmp_path / "plain")
+    names = {path.name for path in (tmp_path / "plain").iterdir()}
+    assert {path.name for path in (tmp_path / "elmo").iterdir()} == names
+    for name in names - {"README.md"}:
+        assert (tmp_path / "elmo" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def test_a_published_archive_converts_as_its_folder_does(tmp_path: Path) -> None:
     convert_checkpoint(fixture_path("deeppavlov_hub_ru", "elmo_ru_tiny.tar.gz"), tmp_path / "elmo")
     convert_checkpoint(fixture_path("deeppavlov_hub_ru", "module"), tmp_path / "plain")
     for name in ("model.safetensors", "config.json"):
@@ -131,7 +147,7 @@ def test_hostile_tars(kind: str, files: Files, tmp_path: Path) -> None:
         ("encrypted", "is encrypted; unpack it with its password"),
         ("bomb", "the limits are 16 GiB and 100 times the size of the archive"),
         ("many", "has more than 10,000 entries"),
-        ("nested", r"model\.zip is no checkpoint that can be converted"),
+        ("nested", r"model\.zip is no checkpoint that can be converted.*It holds inner\.zip: name that, or unpack it"),
     ],
 )
 def test_messages(kind: str, message: str, files: Files, tmp_path: Path) -> None:
