@@ -66,6 +66,9 @@ def verify_folder(
     Configuration and weights must be equal and outputs as close as rounding lets them be; files that are kept as they
     are, such as a vocabulary, must be equal. How the tokenizer splits text is free, and was not part of the original.
 
+    Stored vectors (.npz) cannot be verified against: they do not say with which states, boundaries and padding they
+    were computed.
+
     Args:
         folder: The folder.
         against: The original weights file, or the folder or the archive with it.
