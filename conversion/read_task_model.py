@@ -16,7 +16,7 @@ from . import configure as architecture
 from .checkpoint import FloatArray, SourceCheckpoint, StoredTensor
 from .errors import ConversionError
 from .mapping import Layout
-from .read_allennlp import read_options
+from .read_allennlp import names, read_options
 from .torch_files import read_state_dict
 
 FORMAT = "allennlp-archive"
@@ -209,13 +209,20 @@ def nested_objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def find_embedded_options(folder: Path, settings: Mapping[str, Any]) -> Path | None:
-    """The options file in an archive, `None` when it has none."""
+    """The options file in an archive, `None` when it has none.
+
+    Raises:
+        ConversionError: When it has several.
+    """
+    found = sorted(path for path in (folder / EMBEDDED_FILES).glob("*options_file") if path.is_file())
+    if len(found) > 1:
+        place = folder / EMBEDDED_FILES
+        raise ConversionError(
+            f"There are several options files in {place} ({names(found)}); choose one with --options."
+        )
     named = settings.get("options_file")
-    places = sorted((folder / EMBEDDED_FILES).glob("*options_file"))
-    if isinstance(named, str) and (name := named.rsplit("/", 1)[-1]):
-        places.append(folder / name)
-    found = [path for path in places if path.is_file()]
-    return found[0] if len(found) == 1 else None
+    beside = folder / named.rsplit("/", 1)[-1] if isinstance(named, str) and named else folder
+    return found[0] if found else beside if beside.is_file() else None
 
 
 def configure(checkpoint: SourceCheckpoint, layout: Layout) -> tuple[ElmoConfig, tuple[str, ...]]:
@@ -233,8 +240,8 @@ def configure(checkpoint: SourceCheckpoint, layout: Layout) -> tuple[ElmoConfig,
         "mix_trainable": settings.get("scalar_mix_parameters") is None,
         "freeze_bilm": not settings.get("requires_grad", False),
     }
-    if isinstance(dropout := settings.get("dropout"), int | float):
-        changes["representation_dropout"] = float(dropout)
+    if (dropout := settings.get("dropout")) is not None:
+        changes["representation_dropout"] = float(dropout) if type(dropout) is int else dropout
     # With several mixes there is no one set of scalars that further ones could start with.
     if len(mixes) == 1 and (scalars := checkpoint.tensors.get("scalar_mix_0.scalar_parameters")) is not None:
         changes["mix_parameters"] = scalars.load().tolist()

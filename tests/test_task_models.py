@@ -117,6 +117,10 @@ def test_settings_of_the_embedder(tmp_path: Path) -> None:
     assert config.representation_dropout == 0.25
     assert not config.freeze_bilm
     assert not config.mix_trainable
+    for dropout in (True, "0.5", -1, 2, 1e308):
+        wrong = task_model_config(dropout=dropout)
+        (folder / "config.json").write_text(json.dumps(wrong))
+        assert_fails(r"the ELMo in config\.json cannot be used: (.|\n)*dropout", folder, tmp_path / "wrong")
     settings["do_layer_norm"] = "yes"
     (folder / "config.json").write_text(json.dumps(task_model_config(**settings)))
     assert_fails(r"the ELMo in config\.json cannot be used: .*mix_layer_norm", folder, tmp_path / "wrong")
@@ -134,6 +138,15 @@ def test_options_in_the_archive(place: str, tmp_path: Path) -> None:
     config = AutoModel.from_pretrained(tmp_path / "elmo").config
     assert config.cell_clip == 0.5
     assert config.max_characters_per_token == 20
+
+
+def test_several_options_in_the_archive(tmp_path: Path) -> None:
+    folder = write_task_model(tmp_path / "task", tiny_state())
+    for number in range(2):
+        (folder / "fta").mkdir(exist_ok=True)
+        (folder / "fta" / f"model.{number}.options_file").write_text(json.dumps(tiny_options()))
+    assert_fails("There are several options files in .*fta .*choose one with --options", folder, tmp_path / "elmo")
+    assert_converts_with_mix(folder, tmp_path / "elmo", options=folder / "fta" / "model.0.options_file")
 
 
 def test_cached_words_are_left_aside(tmp_path: Path) -> None:
