@@ -72,7 +72,7 @@ def run_demo(output_dir: Path | None = None, console: Console | None = None) -> 
     if output_dir is None:
         with tempfile.TemporaryDirectory(prefix="hf-elmo-demo-") as work:
             _run(Path(work), console)
-        console.print("The files of this demo are removed again; `hf-elmo demo --output DIR` keeps them.")
+        console.print("The files of this demo are removed again; `hf-elmo demo DIR` keeps them.")
         return
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ValueError(f"{output_dir} exists already; name an empty or a new folder for the demo.")

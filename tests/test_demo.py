@@ -1,12 +1,16 @@
 """`hf-elmo demo` shows what it runs, and what it shows is what it ran."""
 
+import re
 from io import StringIO
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 from transformers import AutoModel
 
+from hf_elmo import demo as demo_module
+from hf_elmo.cli import app
 from hf_elmo.demo import run_demo
 
 
@@ -55,3 +59,12 @@ def test_it_leaves_a_folder_with_files_alone(demo):
     _, folder = demo
     with pytest.raises(ValueError, match=r"exists already; name an empty or a new folder"):
         run_demo(folder, Console(quiet=True))
+
+
+def test_the_command_that_keeps_the_files_is_one(monkeypatch):
+    monkeypatch.setattr(demo_module, "_run", lambda work, console: None)
+    console = Console(record=True, width=120, file=StringIO())
+    run_demo(console=console)
+    arguments = re.search(r"`hf-elmo demo (.+)` keeps them", console.export_text()).group(1).split()
+    context = typer.main.get_command(app).commands["demo"].make_context("demo", arguments)
+    assert context.params == {"output": Path("DIR")}
