@@ -398,9 +398,10 @@ def embeddia() -> list[CatalogEntry]:
             title=f"{language} ELMo of EMBEDDIA",
             languages=(code,),
             publisher="EMBEDDIA, University of Ljubljana",
-            format="nlpl",
+            format="allennlp",
             page="http://hdl.handle.net/11356/1277",
             facts="elmo-embeddia",
+            notes=("The repository's page could not be read where this catalog was written; it may state a licence.",),
         )
         for code, language in EMBEDDIA_LANGUAGES.items()
     ]
@@ -551,12 +552,12 @@ def by_language(code: str) -> list[CatalogEntry]:
     """Every entry of a language.
 
     Args:
-        code: An ISO 639 code.
+        code: An ISO 639 code, in small or capital letters.
 
     Raises:
         ConversionError: When there is none; the codes that occur are listed.
     """
-    found = [entry for entry in CATALOG.values() if code in entry.languages]
+    found = [entry for entry in CATALOG.values() if code.lower() in entry.languages]
     if not found:
         codes = sorted({language for entry in CATALOG.values() for language in entry.languages})
         raise ConversionError(f"The catalog has nothing in the language {code!r}; it has {', '.join(codes)}.")

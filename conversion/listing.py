@@ -1,6 +1,7 @@
 """The catalog for people to read: a table of it, and one record in full."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,15 +13,24 @@ from .catalog import CatalogEntry
 from .facts import load_facts
 
 UNKNOWN = "not stated by the source"
-
+NO_ADDRESS = "no direct address known; see the page"
 
 WIDE = 130
 """Columns of a terminal that show every column of the table without breaking lines."""
 
+UNBROKEN = 10_000
+"""Columns of a pipe or a file, where no line is cut."""
+
+
+def open_console() -> Console:
+    """The standard output; only a terminal, or COLUMNS, has a width to keep to."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNBROKEN)
+
 
 def print_table(entries: Iterable[CatalogEntry]) -> None:
     """Prints a line for each checkpoint; a narrow terminal leaves out what the record says anyway."""
-    console = Console()
+    console = open_console()
     entries = list(entries)
     columns: dict[str, Callable[[CatalogEntry], str]] = {
         "name": lambda entry: entry.name,
@@ -48,8 +58,9 @@ def print_record(entry: CatalogEntry) -> None:
     table.add_column(overflow="fold")
     for field, value in record(entry).items():
         if field != "notes" or value:
-            table.add_row(field.replace("_", " "), escape(in_words(value)))
-    Console().print(table)
+            words = NO_ADDRESS if field == "urls" and not value else in_words(value)
+            table.add_row(field.replace("_", " "), escape(words))
+    open_console().print(table)
 
 
 def record(entry: CatalogEntry) -> dict[str, Any]:

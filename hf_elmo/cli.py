@@ -152,6 +152,8 @@ def convert(
 
         check_push_options(push_to_hub, private)
         entry = named_by(source) if catalog_name is None else find(catalog_name)
+        if force_download and (catalog_name is not None or entry is None):
+            raise ConversionError(f"--force-download is for a name of the catalog; {source} is not downloaded.")
         if catalog_name is None and entry is not None:
             from .conversion.download import downloaded
 
@@ -288,7 +290,9 @@ def catalog(
         from .conversion.catalog import CATALOG, by_language, find
         from .conversion.listing import print_record, print_table, record
 
-        found = by_language(language) if language else list(CATALOG.values())
+        if name is not None and language is not None:
+            raise ConversionError("--language lists every checkpoint of a language; give it or a name, not both.")
+        found = by_language(language) if language is not None else list(CATALOG.values())
         if name is not None:
             found = [find(name)]
         if as_json:

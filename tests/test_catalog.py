@@ -197,6 +197,7 @@ def test_an_unknown_name_lists_near_ones() -> None:
 def test_by_language() -> None:
     assert {entry.name for entry in by_language("eu")} == {"elmo-basque", "elmo-manylangs-eu"}
     assert len(by_language("ru")) == 13
+    assert by_language("RU") == by_language("ru")
     with pytest.raises(ConversionError, match=r"nothing in the language 'xx'; it has ar, .*, zh\."):
         by_language("xx")
 
@@ -211,11 +212,28 @@ def test_command_lists() -> None:
 
 
 def test_command_shows_one_with_what_is_unknown() -> None:
-    text = assert_prints("elmo-embeddia-sl")
-    assert "http://hdl.handle.net/11356/1277" in text
+    text = assert_prints("elmo-google-hub")
+    assert "https://www.tensorflow.org/hub/modules/google/elmo/2" in text
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
-    for field in ("urls", "licence", "training text", "tokenization", "limits"):
+    assert "no direct address known; see the page" in lines["urls"]
+    for field in ("licence", "training text", "tokenization", "limits"):
         assert "not stated by the source" in lines[field]
+
+
+def test_a_page_that_was_not_read_is_not_said_to_state_nothing() -> None:
+    facts = load_facts(find("elmo-embeddia-sl"))
+    assert "not repeated here" in str(facts.training_text)
+    assert any("may state a licence" in note for note in find("elmo-embeddia-sl").notes)
+
+
+def test_a_pipe_cuts_no_line() -> None:
+    entry = find("elmo-original-lm")
+    table, shown = (
+        CliRunner().invoke(app, ["catalog", *arguments], env={"COLUMNS": None}).stdout
+        for arguments in ([], [entry.name])
+    )
+    assert entry.title in table
+    assert all(url in shown for url in entry.urls)
 
 
 def test_command_prints_json() -> None:
@@ -236,3 +254,9 @@ def test_command_says_what_there_is_not(arguments: list[str]) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: The catalog has no")
     assert "Traceback" not in result.output
+
+
+def test_command_takes_a_name_or_a_language() -> None:
+    result = run("elmo-ru-news", "--language", "ru")
+    assert result.exit_code == 1
+    assert "give it or a name, not both" in result.stderr

@@ -56,6 +56,13 @@ def test_help_of_a_command_shows_an_example(command: str) -> None:
     assert f"hf-elmo {command} " in text
 
 
+def test_only_a_name_of_the_catalog_is_downloaded_again(source: Path, tmp_path: Path) -> None:
+    message = "--force-download is for a name of the catalog"
+    assert_one_message(message, "convert", source, tmp_path / "elmo", "--force-download")
+    assert_one_message(message, "convert", source, tmp_path / "elmo", "--as", "elmo-small", "--force-download")
+    assert not (tmp_path / "elmo").exists()
+
+
 def test_convert_and_export(source: Path, tmp_path: Path) -> None:
     text = assert_succeeds("convert", source, tmp_path / "elmo", "--word-splitter", "treebank")
     assert "equal bit for bit" in text
