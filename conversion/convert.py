@@ -92,6 +92,7 @@ def convert_checkpoint(
         tqdm(total=2 * len(prepared.steps) + 2, disable=not progress, unit="step", bar_format=PROGRESS_FORMAT) as bar,
     ):
         checkpoint, config, steps = prepared.checkpoint, prepared.config, prepared.steps
+        notes = prepared.notes + compare_catalog(catalog_entry, checkpoint, config)
         tokenizer = make_tokenizer(checkpoint, config, word_splitter)
         bar.set_description("Reading")
         model, softmax = build_model(checkpoint, steps, config, bar)
@@ -122,7 +123,7 @@ def convert_checkpoint(
             num_tensors=len(steps),
             num_words=expected.num_words,
             differences=differences,
-            notes=prepared.notes,
+            notes=notes,
             word_splitter=word_splitter,
             stated=checkpoint.stated,
             catalog_entry=catalog_entry,
@@ -132,7 +133,35 @@ def convert_checkpoint(
     return report
 
 
+COMPARED_SIZES = ("cell_size", "projection_size", "num_filters", "num_highway_layers")
+"""The published sizes, under the names that they have in `ElmoConfig` too."""
+
 PROGRESS_FORMAT = "{desc}{percentage:3.0f}% |{bar:30}| {elapsed}"
+
+
+def compare_catalog(entry: CatalogEntry | None, checkpoint: SourceCheckpoint, config: ElmoConfig) -> tuple[str, ...]:
+    """Whether files can be the checkpoint whose name a person gave them; the card would say its origin otherwise.
+
+    Returns:
+        A note where the format is another than the catalog's.
+
+    Raises:
+        ConversionError: When the sizes are others than those published.
+    """
+    if entry is None:
+        return ()
+    if entry.sizes is not None:
+        sizes = {name: getattr(entry.sizes, name) for name in COMPARED_SIZES}
+        wrong = [
+            f"{name} is {getattr(config, name)}, but {size} was published"
+            for name, size in sizes.items()
+            if getattr(config, name) != size
+        ]
+        if wrong:
+            raise ConversionError(f"{checkpoint.weights_file.name} is not {entry.name}; its sizes are others:", wrong)
+    if checkpoint.format == entry.format:
+        return ()
+    return (f"The catalog knows {entry.name} in the format {entry.format}; these files are {checkpoint.format}.",)
 
 
 def make_tokenizer(checkpoint: SourceCheckpoint, config: ElmoConfig, word_splitter: str) -> ElmoTokenizer:

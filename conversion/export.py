@@ -17,7 +17,15 @@ from hf_elmo.tokenization_elmo import ElmoTokenizer
 
 from . import read_allennlp
 from .checkpoint import FloatArray
-from .convert import PROGRESS_FORMAT, check_targets, count_parameters, quiet_transformers, same_bits, writing_errors
+from .convert import (
+    LANGUAGE_MODEL,
+    PROGRESS_FORMAT,
+    check_targets,
+    count_parameters,
+    quiet_transformers,
+    same_bits,
+    writing_errors,
+)
 from .errors import ConversionError
 from .mapping import ALLENNLP, MIX_PREFIX, Step, expand
 from .operations import OPERATIONS
@@ -187,7 +195,9 @@ def is_rounded(value: FloatArray, back: FloatArray) -> bool:
 def describe_losses(config: Any) -> tuple[str, ...]:
     """What a model has that the format has no place for."""
     notes = ["the weights of the mix of the layers are not part of this format"]
-    if any("For" in name for name in config.architectures or []):
+    if LANGUAGE_MODEL in (config.architectures or []):
+        notes.append("the softmax of the language model and its vocabulary are not part of this format")
+    elif any("For" in name for name in config.architectures or []):
         notes.append("the head is not part of this format")
     if not config.use_skip_connections:
         notes.append("AllenNLP refuses models without skip connections; bilm-tf reads them")

@@ -161,11 +161,23 @@ def test_a_checkpoint_outside_the_catalog(report: ConversionReport) -> None:
 
 def test_the_folder_holds_the_card(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source")
-    report = convert_checkpoint(source, tmp_path / "elmo", catalog_entry=find("elmo-small"))
+    entry = dataclasses.replace(find("elmo-small"), sizes=None)
+    report = convert_checkpoint(source, tmp_path / "elmo", catalog_entry=entry)
     card = (tmp_path / "elmo" / "README.md").read_text(encoding="utf-8")
     assert card == model_card(report)
     assert "\n# English ELMo, small\n" in card
     assert ModelCard.load(tmp_path / "elmo" / "README.md").data.language == ["en"]
+
+
+def test_no_card_names_other_files(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "source")
+    with pytest.raises(ConversionError, match=r"is not elmo-small; its sizes are others:\n.*but 1024 was published"):
+        convert_checkpoint(source, tmp_path / "elmo", catalog_entry=find("elmo-small"))
+    assert not (tmp_path / "elmo").exists()
+    report = convert_checkpoint(source, tmp_path / "elmo", catalog_entry=find("elmo-ru-news"))
+    note = "The catalog knows elmo-ru-news in the format deeppavlov-hub; these files are allennlp."
+    assert note in report.notes
+    assert f"- {note}\n" in (tmp_path / "elmo" / "README.md").read_text(encoding="utf-8")
 
 
 class TestFacts:
