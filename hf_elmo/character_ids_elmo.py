@@ -39,7 +39,12 @@ def words_to_rows(words: Sequence[str], width: int, boundaries: Mapping[str, int
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError:
-        return words_to_rows([word.encode("utf-8", "ignore").decode("utf-8") for word in words], width, boundaries)
+        kept = [word.encode("utf-8", "ignore").decode("utf-8") for word in words]
+        rows = words_to_rows(kept, width, boundaries)
+        # What is left of a word may look like a boundary, but only the word itself means one.
+        altered = [place for place, word in enumerate(words) if word != kept[place]]
+        rows[altered] = words_to_rows([kept[place] for place in altered], width, {})
+        return rows
     data = np.frombuffer(encoded, dtype=np.uint8)
     ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
     if len(encoded) != len(text):

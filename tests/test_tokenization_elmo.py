@@ -137,6 +137,16 @@ class TestIds:
             tokenizer(text.split(), is_split_into_words=True)["input_ids"], ["<S>", "ab", "", "c", "</S>"]
         )
 
+    def test_a_word_with_a_lone_surrogate_is_no_boundary(self, tokenizer):
+        ids = tokenizer(["<S>\ud800", "<S>", "a\ud800", "\udc80</S>", "</S>"], is_split_into_words=True)["input_ids"]
+        assert ids[1:-1].tolist() == [
+            [259, *(byte + 1 for byte in b"<S>"), 260, *[261] * 45],
+            character_ids("<S>"),
+            character_ids("a"),
+            [259, *(byte + 1 for byte in b"</S>"), 260, *[261] * 44],
+            character_ids("</S>"),
+        ]
+
     def test_rows_have_the_width_that_is_asked_for(self, tmp_path):
         tokenizer = ElmoTokenizer(max_characters_per_token=7)
         tokenizer.save_pretrained(tmp_path)

@@ -20,13 +20,14 @@ SPECIAL = "\0\t\n\x1c\x1d\x1e\x1f\x85\xa0\u200b\u200d\u2028\u3000\u0301\u05d0\u0
 SPECIAL += "\ud800\udfff\udc80nNtT'’s.,:;-–—`\"$%()[]<>/_0🇩🇪👍🏽❤️éжद語"
 letters = st.one_of(st.characters(exclude_categories=()), st.sampled_from(SPECIAL))
 scalars = st.one_of(
-    st.characters(), st.sampled_from([letter for letter in SPECIAL if not "\ud800" <= letter <= "\udfff"])
+    st.characters(codec="utf-8"), st.sampled_from([letter for letter in SPECIAL if not "\ud800" <= letter <= "\udfff"])
 )
 near_the_limit = st.builds(
     lambda head, tail: "a" * head + tail, st.integers(43, 52), st.text(st.sampled_from("éж語👍\u0301b"), max_size=4)
 )
 named = st.sampled_from(["<S>", "</S>", "[PAD]", "[UNK]", "x[PAD]y", "(<S>)", "<S><S>", "", " ", "New York"])
-words = st.one_of(st.text(letters, max_size=12), near_the_limit, named)
+like_boundaries = st.sampled_from(["<S>\ud800", "\udfff</S>"])
+words = st.one_of(st.text(letters, max_size=12), near_the_limit, named, like_boundaries)
 batches = st.lists(st.lists(words, max_size=6), min_size=1, max_size=4)
 texts = st.one_of(st.text(letters, max_size=60), st.lists(words, max_size=8).map(" ".join))
 
