@@ -155,12 +155,6 @@ class TestModels:
             if not name.startswith("representations"):
                 assert_close(back[name], value, 2.0**-24, name)
 
-    def test_a_softmax_is_named_among_what_is_left_out(self, tmp_path: Path) -> None:
-        convert_checkpoint(fixture_path("deeppavlov_lm_ru"), tmp_path / "elmo")
-        report = export_checkpoint(tmp_path / "elmo", tmp_path / "exported")
-        assert any("softmax" in note for note in report.notes)
-        assert not any("head" in note for note in report.notes)
-
     def test_trained_biases_are_rounded_and_counted(self, config: ElmoConfig, tmp_path: Path) -> None:
         model = ElmoModel(config)
         with torch.no_grad():
