@@ -485,8 +485,10 @@ class ElmoForSequenceClassification(ElmoPreTrainedModel):
         left_out = (is_boundary | is_padding)[..., None].to(words.device)
         count = (~left_out).sum(dim=1)
         if self.config.classifier_pooling == "max":
-            pooled = words.masked_fill(left_out, torch.finfo(words.dtype).min).amax(dim=1)
-            return pooled * (count > 0)
+            lowest = torch.finfo(words.dtype).min
+            # One position more, so that a batch without any has a maximum too.
+            candidates = nn.functional.pad(words.masked_fill(left_out, lowest), (0, 0, 0, 1), value=lowest)
+            return candidates.amax(dim=1) * (count > 0)
         return words.masked_fill(left_out, 0).sum(dim=1) / count.clamp(min=1)
 
 

@@ -325,6 +325,8 @@ def test_a_sequence_classifier_pools_the_words_without_boundaries_and_padding():
 def test_a_text_without_words_is_classified_by_the_bias_alone(pooling):
     model = tiny_model(ElmoForSequenceClassification, classifier_pooling=pooling)
     assert_identical(model(**tiny_batch([[]])).logits[0], model.classifier.bias)
+    without_boundaries = torch.zeros(1, 0, 50, dtype=torch.long)
+    assert_identical(model(without_boundaries).logits[0], model.classifier.bias)
 
 
 @pytest.mark.parametrize(
