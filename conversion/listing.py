@@ -13,7 +13,8 @@ from .catalog import CatalogEntry
 from .facts import load_facts
 
 UNKNOWN = "not stated by the source"
-NO_ADDRESS = "no direct address known; see the page"
+ABSENT = {"urls": "no direct address known; see the page", "sizes": "not recorded here; read from the files"}
+"""What is said of a field that the catalog leaves out though a source may state it."""
 
 WIDE = 130
 """Columns of a terminal that show every column of the table without breaking lines."""
@@ -58,7 +59,7 @@ def print_record(entry: CatalogEntry) -> None:
     table.add_column(overflow="fold")
     for field, value in record(entry).items():
         if field != "notes" or value:
-            words = NO_ADDRESS if field == "urls" and not value else in_words(value)
+            words = in_words(value) if value else ABSENT.get(field, UNKNOWN)
             table.add_row(field.replace("_", " "), escape(words))
     open_console().print(table)
 

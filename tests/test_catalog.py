@@ -216,6 +216,7 @@ def test_command_shows_one_with_what_is_unknown() -> None:
     assert "https://www.tensorflow.org/hub/modules/google/elmo/2" in text
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "no direct address known; see the page" in lines["urls"]
+    assert "read from the files" in lines["sizes"]
     for field in ("licence", "training text", "tokenization", "limits"):
         assert "not stated by the source" in lines[field]
 
