@@ -45,7 +45,7 @@ def print_table(entries: Iterable[CatalogEntry]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in shown:
         # A name is there to be typed again, so that it is never cut.
-        widest = max((len(columns[column](entry)) for entry in entries), default=0) if column != "what" else None
+        widest = max(map(len, [column, *map(columns[column], entries)])) if column != "what" else None
         table.add_column(column, no_wrap=True, min_width=widest)
     for entry in entries:
         table.add_row(*(columns[column](entry) for column in shown))

@@ -43,9 +43,9 @@ def read_state_dict(path: Path) -> dict[str, StoredTensor]:
     except ConversionError:
         raise
     except pickle.UnpicklingError as error:
+        # PyTorch's own message advises to switch its safety off.
         raise ConversionError(
-            f"The weights file {path} is damaged or holds something other than tensors, and nothing in it is executed "
-            f"({first_line(error)})."
+            f"The weights file {path} is damaged or holds something other than tensors; nothing in it was executed."
         ) from error
     # A damaged pickle can end in any exception.
     except Exception as error:
@@ -63,7 +63,7 @@ def read_state_dict(path: Path) -> dict[str, StoredTensor]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a message: PyTorch's go on with advice to switch its safety off."""
+    """The first line of a message: PyTorch's go on for pages."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 

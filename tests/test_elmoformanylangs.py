@@ -619,8 +619,8 @@ class TestBadInput:
     def test_a_pickle_that_runs_a_command(self, zipped, tmp_path):
         source, marker = write_model(tmp_path / "source"), tmp_path / "marker"
         torch.save({"projection.bias": Hostile(marker)}, source / "encoder.pkl", _use_new_zipfile_serialization=zipped)
-        error = self.assert_refused(source, tmp_path / "out", r"encoder\.pkl .*nothing in it is executed")
-        assert "weights_only=False" not in str(error)
+        error = self.assert_refused(source, tmp_path / "out", r"encoder\.pkl .*nothing in it was executed")
+        assert "weights_only" not in str(error)
         assert not marker.exists()
 
     def assert_refused(self, source: Path, output: Path, message: str) -> ConversionError:
