@@ -32,10 +32,7 @@ def words_to_rows(words: Sequence[str], width: int, boundaries: Mapping[str, int
     Raises:
         TypeError: A word is not a string.
     """
-    try:
-        text = "".join(words)
-    except TypeError as error:
-        raise TypeError(f"Words must be strings: {error}.") from None
+    text = join_words(words)
     try:
         encoded = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -56,6 +53,19 @@ def words_to_rows(words: Sequence[str], width: int, boundaries: Mapping[str, int
         " UTF-8, in which most letters outside ASCII take two or three."
     )
     return lay_out(data, data.astype(np.int16) + 1, ends, width, (BEGIN_WORD, END_WORD, CHARACTER_PADDING), marks, cut)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """The words one after the other, nothing between them.
+
+    Raises:
+        TypeError: A word is not a string.
+    """
+    try:
+        return "".join(words)
+    except TypeError:
+        wrong = next(word for word in words if not isinstance(word, str))
+        raise TypeError(f"Words must be strings, but {wrong!r} is among them.") from None
 
 
 def lay_out(
@@ -155,4 +165,4 @@ class ByteCharacters:
     rows_to_words = staticmethod(rows_to_words)
 
 
-__all__ = ["ByteCharacters", "lay_out", "rows_to_words", "word_ends", "words_to_rows"]
+__all__ = ["ByteCharacters", "join_words", "lay_out", "rows_to_words", "word_ends", "words_to_rows"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .character_ids_elmo import lay_out, word_ends
+from .character_ids_elmo import join_words, lay_out, word_ends
 
 # The names under which a vocabulary may hold the word that stands for all unknown ones: bilm-tf's, ELMoForManyLangs'.
 UNKNOWN_WORDS = ("<UNK>", "<oov>")
@@ -115,10 +115,7 @@ class CharacterLexicon:
         Raises:
             TypeError: A word is not a string.
         """
-        try:
-            codes = code_points("".join(words))
-        except TypeError as error:
-            raise TypeError(f"Words must be strings: {error}.") from None
+        codes = code_points(join_words(words))
         table = self._id_of_code_point
         ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
         frame = (self.begin_word, self.end_word, self.padding)

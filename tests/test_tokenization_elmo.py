@@ -494,9 +494,9 @@ class TestLifeOfATokenizer:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("words", [["a", 1], ["a", None], [["a"], [2]]])
-    def test_words_that_are_no_strings(self, tokenizer, words):
-        with pytest.raises(TypeError, match="Words must be strings"):
+    @pytest.mark.parametrize(("words", "wrong"), [(["a", 1], "1"), (["a", None], "None"), ([["a"], [2]], "2")])
+    def test_words_that_are_no_strings(self, tokenizer, words, wrong):
+        with pytest.raises(TypeError, match=f"Words must be strings, but {wrong} is among them"):
             tokenizer(words, is_split_into_words=True)
 
     def test_a_text_that_is_said_to_be_words(self, tokenizer):
