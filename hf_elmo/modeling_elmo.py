@@ -396,10 +396,10 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def _word_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         characters = self.config.max_characters_per_token
-        if input_ids.dim() != 3 or input_ids.shape[-1] != characters:
+        if input_ids.dim() != 3 or input_ids.shape[-1] != characters or input_ids.is_floating_point():
             raise ValueError(
                 f"`input_ids` must hold character ids of shape (batch, words, {characters}), as ElmoTokenizer gives "
-                f"them, but has the shape {tuple(input_ids.shape)}."
+                f"them, but has the shape {tuple(input_ids.shape)} and the type {input_ids.dtype}."
             )
         if attention_mask is None:
             return (input_ids != 0).any(dim=-1)

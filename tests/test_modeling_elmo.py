@@ -293,6 +293,7 @@ def test_a_new_bilm_is_initialised_as_bilm_tf_does():
     [
         ({"input_ids": torch.ones(2, 3, dtype=torch.long)}, r"`input_ids`.*\(batch, words, 50\).*ElmoTokenizer"),
         ({"input_ids": torch.ones(2, 3, 30, dtype=torch.long)}, r"`input_ids`.*\(2, 3, 30\)"),
+        ({"input_ids": torch.ones(2, 3, 50)}, r"`input_ids`.*torch.float32"),
         (
             {"input_ids": torch.ones(2, 3, 50, dtype=torch.long), "attention_mask": torch.ones(2, 4)},
             r"`attention_mask`.*\(2, 3\).*\(2, 4\)",
