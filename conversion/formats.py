@@ -118,8 +118,11 @@ def choose_format(source: Path, name: str = "auto") -> CheckpointFormat:
         return known
     inside = sorted(path.name for path in source.iterdir() if is_archive(path)) if source.is_dir() else []
     hint = f" It holds {' and '.join(inside)}: name that, or unpack it." if inside else ""
+    if not inside and source.is_dir() and any(source.glob("*options.json")):
+        hint = " It holds an options file but no weights: put the HDF5 file beside it."
     raise ConversionError(
-        f"{source} is no checkpoint that can be converted; formats known: {describe_formats()}.{hint}"
+        f"{source} is no checkpoint that can be converted; formats known: {', '.join(FORMATS)} (`hf-elmo convert "
+        f"--help` tells what belongs to each).{hint}"
     )
 
 

@@ -690,9 +690,9 @@ class ElmoTokenizer(TokenizersBackend):
         """Not possible: ELMo reads bytes and has no vocabulary.
 
         Raises:
-            NotImplementedError: Always.
+            ValueError: Always.
         """
-        raise NotImplementedError("ELMo reads the bytes of each word: there is no vocabulary to train.")
+        raise ValueError("ELMo reads the bytes of each word: there is no vocabulary to train.")
 
     def save_vocabulary(  # type: ignore[override]
         self, save_directory: str, filename_prefix: str | None = None

@@ -70,6 +70,11 @@ class TestFiles:
         with pytest.raises(ConversionError, match="no HDF5 file in the folder"):
             convert_checkpoint(tmp_path / "empty", tmp_path / "elmo", format="allennlp")
 
+    def test_options_without_weights(self, tmp_path: Path) -> None:
+        folder = write_checkpoint(tmp_path / "source")
+        (folder / "weights.hdf5").unlink()
+        assert_fails("source is no checkpoint.*no weights: put the HDF5 file beside it", folder, tmp_path / "elmo")
+
     @pytest.mark.parametrize("name", ["encoder.pkl", "model.index", "weights"])
     def test_other_format(self, name: str, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"something else")

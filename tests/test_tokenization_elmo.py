@@ -512,7 +512,7 @@ class TestBadInput:
             ElmoTokenizer(bos_token="[SEP]", eos_token="[SEP]")
 
     def test_training(self, tokenizer):
-        with pytest.raises(NotImplementedError, match="no vocabulary"):
+        with pytest.raises(ValueError, match="no vocabulary"):
             tokenizer.train_new_from_iterator(["a"], 10)
 
 
