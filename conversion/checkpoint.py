@@ -66,3 +66,11 @@ class SourceCheckpoint:
         """Every file that the conversion reads, each once."""
         options = () if self.options_file is None else (self.options_file,)
         return tuple(dict.fromkeys((*options, self.weights_file, *self.data_files, *self.kept_files.values())))
+
+
+def numbered(tensors: Mapping[str, StoredTensor], name: str) -> list[StoredTensor]:
+    """The tensors whose names are `name` with 0, 1, 2 and so on in the place of `{}`."""
+    found: list[StoredTensor] = []
+    while name.format(len(found)) in tensors:
+        found.append(tensors[name.format(len(found))])
+    return found

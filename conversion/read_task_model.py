@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hf_elmo.configuration_elmo import ElmoConfig
 
 from . import configure as architecture
-from .checkpoint import FloatArray, SourceCheckpoint, StoredTensor
+from .checkpoint import FloatArray, SourceCheckpoint, StoredTensor, numbered
 from .errors import ConversionError
 from .mapping import Layout
 from .read_allennlp import names, read_options
@@ -153,7 +152,7 @@ def describe_tensors(tensors: Mapping[str, StoredTensor], weights_file: Path) ->
     ]
     if problems:
         raise ConversionError(f"The ELMo in {weights_file} is not complete:", problems)
-    kernels = [tensors[name].shape for name in numbered(tensors, convolution)]
+    kernels = [kernel.shape for kernel in numbered(tensors, convolution)]
     projection, cell = tensors[LSTM.format(0)].shape
     highways = numbered(tensors, "_elmo_lstm._token_embedder._highways._layers.{}.weight")
     return {
@@ -165,16 +164,6 @@ def describe_tensors(tensors: Mapping[str, StoredTensor], weights_file: Path) ->
         },
         "lstm": {"dim": cell, "projection_dim": projection, "n_layers": len(numbered(tensors, LSTM))},
     }
-
-
-def numbered(tensors: Mapping[str, StoredTensor], name: str) -> list[str]:
-    """The names of tensors with 0, 1, 2 and so on in them."""
-    found: list[str] = []
-    for number in count():
-        if name.format(number) not in tensors:
-            return found
-        found.append(name.format(number))
-    return found
 
 
 def find_settings(config_file: Path) -> dict[str, Any]:
@@ -245,7 +234,7 @@ def configure(checkpoint: SourceCheckpoint, layout: Layout) -> tuple[ElmoConfig,
     # With several mixes there is no one set of scalars that further ones could start with.
     if len(mixes) == 1 and (scalars := checkpoint.tensors.get("scalar_mix_0.scalar_parameters")) is not None:
         changes["mix_parameters"] = scalars.load().tolist()
-        changes["mix_gamma"] = checkpoint.tensors[mixes[0]].load().reshape(-1).tolist()[0]
+        changes["mix_gamma"] = mixes[0].load().reshape(-1).tolist()[0]
     try:
         fields = {name: value for name, value in config.to_diff_dict().items() if name in ElmoConfig.__annotations__}
         return ElmoConfig(**{**fields, **changes}), assumed

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import SourceCheckpoint, StoredTensor
+from .checkpoint import SourceCheckpoint, StoredTensor, numbered
 from .errors import ConversionError
 from .read_allennlp import find_options, names, read_options, weight_candidates
 from .tensor_bundle import INDEX_SUFFIX, is_index, read_bundle
@@ -112,16 +111,6 @@ def describe_tensors(tensors: Mapping[str, StoredTensor], index: Path) -> dict[s
         },
         "lstm": {"dim": cell, "projection_dim": projection, "n_layers": len(numbered(tensors, lstm))},
     }
-
-
-def numbered(tensors: Mapping[str, StoredTensor], name: str) -> list[StoredTensor]:
-    """The tensors of a name with 0, 1, 2 and so on in it."""
-    found: list[StoredTensor] = []
-    for number in count():
-        if name.format(number) not in tensors:
-            return found
-        found.append(tensors[name.format(number)])
-    return found
 
 
 def merge(options: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import hf_elmo
+from tests.shared_files import leave_out
 
 ROOT = Path(hf_elmo.__file__).resolve().parents[1]
 PUBLIC_NAMES = [
@@ -88,18 +89,18 @@ def test_the_installed_version_is_that_of_the_code():
     try:
         installed = importlib.metadata.version("hf-elmo")
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip("hf-elmo is not installed here, only on the path")
+        leave_out("needs hf-elmo installed; here it is only on the path")
     assert installed == hf_elmo.__version__
 
 
 @in_the_repository
 def test_an_editable_install_finds_the_conversion_at_the_top_of_the_repository(tmp_path):
     if importlib.util.find_spec("hf_elmo.conversion") is None:
-        pytest.skip("hf-elmo is not installed here, only on the path")
+        leave_out("needs hf-elmo installed; here it is only on the path")
     code = "import hf_elmo, hf_elmo.conversion.convert as c; print(hf_elmo.__file__); print(c.__file__)"
     package, conversion = run_elsewhere(code, tmp_path).split()
     if Path(package).parent != ROOT / "hf_elmo":
-        pytest.skip("hf-elmo is installed here, but not editable")
+        leave_out("needs an editable install")
     assert Path(conversion) == ROOT / "conversion" / "convert.py"
 
 
@@ -112,7 +113,7 @@ def test_the_import_is_light(tmp_path):
 def wheel(tmp_path_factory) -> Path:
     """The wheel, built from a copy of the sources so that the build leaves nothing behind."""
     if importlib.util.find_spec("setuptools") is None:
-        pytest.skip("needs setuptools")
+        leave_out("needs setuptools")
     source = tmp_path_factory.mktemp("source") / "hf-elmo"
     source.mkdir()
     ignored = shutil.ignore_patterns("__pycache__")
