@@ -41,6 +41,7 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
 }
 CODE_FILES = {
+    "character_encoder_elmo.py",
     "character_ids_elmo.py",
     "configuration_elmo.py",
     "lexicon_elmo.py",

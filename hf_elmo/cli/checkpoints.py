@@ -1,70 +1,15 @@
-"""The command line, `hf-elmo`. Thin: each command calls one function and prints its report."""
+"""Commands for checkpoints: convert, push, verify, catalog, export."""
 
 import contextlib
 import json
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from ._version import __version__
-from .conversion.errors import ConversionError
-
-app = typer.Typer(
-    help="ELMo for the Hugging Face ecosystem: convert original checkpoints, and export them back.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def show_version(wanted: bool) -> None:
-    """Prints the version and ends."""
-    if wanted:
-        typer.echo(f"hf-elmo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """ELMo for the Hugging Face ecosystem: convert original checkpoints, and export them back."""
-
-
-@contextlib.contextmanager
-def friendly_errors(
-    *others: type[Exception], interrupted: str = "Interrupted; nothing was written."
-) -> Iterator[None]:
-    """Errors as one message on stderr without a traceback; signals to end let cleaning up finish first.
-
-    Args:
-        *others: What a command raises for its user besides `ConversionError` and `OSError`.
-        interrupted: What to say after Ctrl-C.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
-    expected: tuple[type[Exception], ...] = (ConversionError, OSError, *others)
-    try:
-        yield
-    except expected as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        typer.echo(interrupted, err=True)
-        raise typer.Exit(130) from None
+from ..conversion.errors import ConversionError
+from .main import app, friendly_errors
 
 
 @app.command()
@@ -146,16 +91,16 @@ def convert(
     `import hf_elmo; from transformers import AutoModel; model = AutoModel.from_pretrained("elmo-original")`
     """
     with friendly_errors(), contextlib.ExitStack() as stack:
-        from .conversion import convert_checkpoint
-        from .conversion.catalog import find, named_by
-        from .conversion.options import parse_settings
+        from ..conversion import convert_checkpoint
+        from ..conversion.catalog import find, named_by
+        from ..conversion.options import parse_settings
 
         check_push_options(push_to_hub, private)
         entry = named_by(source) if catalog_name is None else find(catalog_name)
         if force_download and (catalog_name is not None or entry is None):
             raise ConversionError(f"--force-download is for a name of the catalog; {source} is not downloaded.")
         if catalog_name is None and entry is not None:
-            from .conversion.download import downloaded
+            from ..conversion.download import downloaded
 
             source = stack.enter_context(downloaded(entry, output, progress=True, force_download=force_download))
         report = convert_checkpoint(
@@ -180,7 +125,7 @@ def check_push_options(repo_id: str | None, private: bool) -> None:
         ConversionError: When the repository's name is malformed, there is no token, or nothing to make private.
     """
     if repo_id is not None:
-        from .conversion.push import check_destination
+        from ..conversion.push import check_destination
 
         check_destination(repo_id)
     elif private:
@@ -191,7 +136,7 @@ def push_converted(folder: Path, repo_id: str, private: bool) -> None:
     """Pushes what was just converted; if that fails, the folder stays and the message says how to push it later."""
     later = f"{folder} is complete and stays; to push it: {push_command(folder, repo_id, private)}"
     with friendly_errors(interrupted=f"Interrupted. {later}"):
-        from .conversion import PushError, push_folder
+        from ..conversion import PushError, push_folder
 
         try:
             typer.echo("\n" + push_folder(folder, repo_id, private).summary())
@@ -221,7 +166,7 @@ def push(
     """
     again = push_command(folder, repo_id, private)
     with friendly_errors(interrupted=f"Interrupted; the Hub never shows half a push. To go on: {again}"):
-        from .conversion import push_folder
+        from ..conversion import push_folder
 
         typer.echo(push_folder(folder, repo_id, private, dry_run).summary())
 
@@ -263,8 +208,8 @@ def verify(
     `hf-elmo verify elmo-ru-news --against elmo_ru-news.tar.gz`
     """
     with friendly_errors():
-        from .conversion import verify_folder
-        from .conversion.options import parse_settings
+        from ..conversion import verify_folder
+        from ..conversion.options import parse_settings
 
         overrides = parse_settings(settings or [])
         typer.echo(verify_folder(folder, against, options, format, overrides, progress=True).summary())
@@ -287,8 +232,8 @@ def catalog(
     `hf-elmo catalog elmo-ru-news`
     """
     with friendly_errors():
-        from .conversion.catalog import CATALOG, by_language, find
-        from .conversion.listing import print_record, print_table, record
+        from ..conversion.catalog import CATALOG, by_language, find
+        from ..conversion.listing import print_record, print_table, record
 
         if name is not None and language is not None:
             raise ConversionError("--language lists every checkpoint of a language; give it or a name, not both.")
@@ -318,24 +263,7 @@ def export(
     `hf-elmo export elmo-original exported`
     """
     with friendly_errors():
-        from .conversion import export_checkpoint
+        from ..conversion import export_checkpoint
 
         report = export_checkpoint(folder, output, progress=True)
         typer.echo(report.summary())
-
-
-@app.command()
-def demo(
-    output: Annotated[
-        Path | None, typer.Argument(help="Where to keep what the demo writes; nowhere by default.", show_default=False)
-    ] = None,
-) -> None:
-    """Make a small untrained checkpoint, convert it and use it, offline and in less than a minute."""
-    with friendly_errors(ValueError):
-        from .demo import run_demo
-
-        run_demo(output)
-
-
-if __name__ == "__main__":
-    app()

@@ -1,0 +1,5 @@
+"""`python -m hf_elmo.cli`."""
+
+from . import app
+
+app()

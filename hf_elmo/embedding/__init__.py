@@ -1,0 +1,1 @@
+"""A corpus to vectors: reading, batching, writing in shards, resuming."""
