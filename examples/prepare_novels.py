@@ -28,11 +28,11 @@ from tqdm import tqdm
 
 from hf_elmo.word_splitters_elmo import WORD_PATTERNS, build_word_splitter
 
-ABBREVIATIONS = frozenset(
-    """mr mrs ms dr messrs mme mlle st prof rev hon gen col capt lt sgt maj gov sen rep jr sr esq co vol chap fig viz
+ABBREVIATIONS = """
+    mr mrs ms dr messrs mme mlle st prof rev hon gen col capt lt sgt maj gov sen rep jr sr esq co vol chap fig viz
     etc vs cf ed jan feb apr aug sept oct nov dec
-    т е д г гг св см стр тыс руб коп им ул гл напр""".split()
-)
+    т е д г гг св см стр тыс руб коп им ул гл напр
+"""
 CLOSING = "\"'’”»)\\]"
 OPENING = "\"'‘“„«(\\["
 BREAK = re.compile(rf"([.!?…]+)[{CLOSING}]*\s+(?=(?:[-–—]+\s*)?[{OPENING}]*[A-ZÀ-ÞЀ-Я0-9])")
@@ -97,7 +97,7 @@ def is_abbreviation(before: str) -> bool:
     if word is None:
         return False
     is_initial = len(word.group()) == 1 and word.group().isupper() and word.group() != "I"
-    return is_initial or word.group().lower() in ABBREVIATIONS
+    return is_initial or word.group().lower() in ABBREVIATIONS.split()
 
 
 def main() -> None:
