@@ -7,6 +7,8 @@ from ._version import __version__
 from .auto import register_auto_classes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import (
+    ElmoForPreTraining,
+    ElmoForPreTrainingOutput,
     ElmoForSequenceClassification,
     ElmoForTokenClassification,
     ElmoModel,
@@ -20,6 +22,8 @@ register_auto_classes()
 
 __all__ = [
     "ElmoConfig",
+    "ElmoForPreTraining",
+    "ElmoForPreTrainingOutput",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",

@@ -23,6 +23,7 @@ SIZES: dict[str, dict[str, int]] = {
 AUTO_MAP: dict[str, str] = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
+    "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
     "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
 }
@@ -39,6 +40,7 @@ SMALLEST: dict[str, int] = {
     "num_output_representations": 1,
     "word_vocab_size": 1,
     "word_embedding_size": 1,
+    "num_sampled_words": 1,
 }
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -103,6 +105,12 @@ class ElmoConfig(PreTrainedConfig):
             Dropout before the classifier of a head; `None` for none beyond `representation_dropout`.
         classifier_pooling (`str`, defaults to `"mean"`):
             How a sequence classifier pools the words: `"mean"` or `"max"`.
+        bilm_dropout (`float`, defaults to 0.1):
+            Dropout of a language model in training (`ElmoForPreTraining`; the other classes never apply it), where
+            bilm-tf has it: at the input of each LSTM, ahead of the skip connection, and at the output of the last.
+        num_sampled_words (`int`, *optional*, defaults to 8192):
+            Words that a language model's softmax draws in training in the place of the whole vocabulary; `None` for
+            the whole. The whole is also taken where more than half of it would be drawn, and in evaluation.
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of a new classifier's weights; the biLM is initialised as bilm-tf does.
         begin_sentence_character_id, end_sentence_character_id (`int`, default to 257 and 258):
@@ -147,6 +155,8 @@ class ElmoConfig(PreTrainedConfig):
     freeze_bilm: bool = True
     classifier_dropout: float | int | None = None
     classifier_pooling: Literal["mean", "max"] = "mean"
+    bilm_dropout: float | int = 0.1
+    num_sampled_words: int | None = 8192
     initializer_range: float = 0.02
     begin_sentence_character_id: int = 257
     end_sentence_character_id: int = 258
@@ -224,7 +234,7 @@ class ElmoConfig(PreTrainedConfig):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ValueError(f"`{name}` must be positive, or None for no clipping, but is {clip}.")
-        for name in ("representation_dropout", "classifier_dropout"):
+        for name in ("representation_dropout", "classifier_dropout", "bilm_dropout"):
             dropout = getattr(self, name)
             if dropout is not None and not 0 <= dropout <= 1:
                 raise ValueError(f"`{name}` must lie between 0 and 1, but is {dropout}.")

@@ -17,6 +17,10 @@ from transformers.utils.output_capturing import capture_outputs
 from .character_encoder_elmo import ElmoCharacterEncoder, ElmoHighway
 from .configuration_elmo import ElmoConfig
 from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstm
+from .softmax_elmo import ElmoSoftmax
+
+# The label of a word that is no target, as everywhere in transformers.
+NO_LABEL = -100
 
 
 @dataclass
@@ -36,6 +40,31 @@ class ElmoModelOutput(ModelOutput):
     representations: tuple[torch.FloatTensor, ...] | None = None
     states: State | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
+
+
+@dataclass
+class ElmoForPreTrainingOutput(ModelOutput):
+    """What `ElmoForPreTraining` returns. V is the number of words; for the other letters see `ElmoModelOutput`.
+
+    Args:
+        loss: The mean of the losses of both directions.
+        forward_loss: The mean negative log-likelihood (natural logarithm) of the words that the forward direction
+            predicts; with `reduction="none"` that of each word, shape (batch, seq), 0 where there is no label.
+        backward_loss: The same for the backward direction.
+        forward_logits: On request, scores of the word after each, shape (batch, seq, V).
+        backward_logits: On request, scores of the word before each, shape (batch, seq, V); with
+            `backward_input_ids` in the order in which these are read.
+        states: As in `ElmoModelOutput`.
+        hidden_states: As in `ElmoModelOutput`; with `backward_input_ids` the backward half in the order of these.
+    """
+
+    loss: torch.Tensor | None = None
+    forward_loss: torch.Tensor | None = None
+    backward_loss: torch.Tensor | None = None
+    forward_logits: torch.Tensor | None = None
+    backward_logits: torch.Tensor | None = None
+    states: State | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
 
 
 class LayerWeights(NamedTuple):
@@ -67,6 +96,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         hidden: torch.Tensor,
         cell: torch.Tensor,
         packing: Packing | None,
+        dropout: float = 0.0,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Runs both directions.
 
@@ -76,10 +106,13 @@ class ElmoLayer(GradientCheckpointingLayer):
             hidden: Output that each row starts with, shape (batch, 2P).
             cell: Cell that each row starts with, shape (batch, 2C).
             packing: Where the words are, or None for the plain reference.
+            dropout: Probability of dropout at the input in training; the skip connection lies behind it.
 
         Returns:
             [forward; backward] of this layer (batch, seq, 2P), and the final output and cell.
         """
+        if dropout:
+            hidden_states = nn.functional.dropout(hidden_states, dropout, self.training)
         outputs: list[torch.Tensor] = []
         finals: list[State] = []
         parts = zip(hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
@@ -105,15 +138,22 @@ class ElmoEncoder(nn.Module):
         self.state_sizes = (config.hidden_size, 2 * config.cell_size)
 
     def forward(
-        self, hidden_states: torch.Tensor, mask: torch.Tensor, states: State | None, packing: Packing | None
+        self,
+        hidden_states: torch.Tensor,
+        mask: torch.Tensor,
+        states: State | None,
+        packing: Packing | None,
+        dropout: float = 0.0,
     ) -> tuple[list[torch.Tensor], State]:
         """Runs all layers.
 
         Args:
-            hidden_states: The token layer twice, shape (batch, seq, 2P).
+            hidden_states: The token layer twice, or that of other words for the backward direction in the second
+                half, shape (batch, seq, 2P).
             mask: True at words, shape (batch, seq).
             states: Outputs (L, rows, 2P) and cells (L, rows, 2C) of the call before, or None for zeros.
             packing: Where the words are, or None for the plain reference.
+            dropout: Probability of dropout at the input of each layer in training.
 
         Returns:
             All L + 1 layers (batch, seq, 2P), and the states for the next call.
@@ -123,7 +163,7 @@ class ElmoEncoder(nn.Module):
         batch = hidden_states.shape[0]
         first = self._initial_states(hidden_states, states)
         for layer, hidden, cell in zip(self.layers, *first, strict=True):
-            output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing)
+            output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing, dropout)
             layers.append(output)
             if states is not None:  # rows that this batch does not use keep their states
                 unused = (state[batch:].to(output.device) for state in (hidden, cell))
@@ -247,6 +287,10 @@ class ElmoPreTrainedModel(PreTrainedModel):
             init.copy_(module.scalar_parameters, torch.tensor(module.initial_parameters, dtype=torch.float))
             init.constant_(module.gamma, module.initial_gamma)
 
+        elif isinstance(module, ElmoSoftmax):
+            init.normal_(module.weight, std=math.sqrt(1 / module.weight.shape[1]))
+            init.zeros_(module.bias)
+
     def _init_character_encoder(self, module: ElmoCharacterEncoder) -> None:
         table = module.character_embeddings
         init.uniform_(table.weight, -1.0, 1.0)
@@ -367,6 +411,230 @@ class ElmoModel(ElmoPreTrainedModel):
         return padded.masked_scatter(mask[..., None], vectors)
 
 
+class ElmoForPreTraining(ElmoPreTrainedModel):
+    """ELMo as a language model: each direction of the biLM predicts the word that it reads next.
+
+    Both directions share the token layer and the softmax over the words of `config.word_vocab_size`. The biLM is
+    trained whatever `config.freeze_bilm` says; the mixes of its layers have no part in it.
+
+    Source: `LanguageModel` of bilm-tf's `training.py`.
+
+    Args:
+        config: The architecture, with `word_vocab_size`.
+
+    Raises:
+        ValueError: When the configuration does not say how many words there are.
+    """
+
+    def __init__(self, config: ElmoConfig) -> None:
+        super().__init__(config)
+        if config.word_vocab_size is None:
+            raise ValueError(
+                "A language model needs `word_vocab_size`, the number of words that its softmax predicts; pass "
+                "`word_vocab_size=` with the length of the word vocabulary, to the configuration or to "
+                "`from_pretrained`."
+            )
+        self.elmo = ElmoModel(config)
+        self.softmax = ElmoSoftmax(config.word_vocab_size, config.projection_size)
+        self.post_init()
+        self.apply_freezing()
+
+    def apply_freezing(self) -> None:
+        """Makes everything trainable but the mixes of the layers."""
+        self.requires_grad_(True)
+        self.elmo.representations.requires_grad_(False)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        states: State | None = None,
+        backward_input_ids: torch.Tensor | None = None,
+        forward_labels: torch.Tensor | None = None,
+        backward_labels: torch.Tensor | None = None,
+        word_input_ids: torch.Tensor | None = None,
+        output_logits: bool = False,
+        reduction: str = "mean",
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> ElmoForPreTrainingOutput:
+        """Predicts words from the left and from the right, in one of two ways.
+
+        **Sentences**: `input_ids` are whole sentences with their boundaries, which both directions read, and `labels`
+        the numbers of these words. The word at t is predicted by what the forward direction has read up to t - 1 and
+        the backward direction down to t + 1.
+
+        **Streams**, with `backward_input_ids`: the backward direction reads other words than the forward one. Rows go
+        on from call to call with `states`. Everything of the backward direction is in the order in which it reads:
+        its first word stands first. The labels say what comes next in each stream.
+
+        Args:
+            input_ids: Character ids, shape (batch, seq, characters).
+            attention_mask: 1 at words, 0 at padding on either side, shape (batch, seq).
+            labels: Word numbers from 0 (`word_input_ids` of the tokenizer less 1) of the words themselves, -100 where
+                there is none, shape (batch, seq).
+            states: As of `ElmoModel.forward`.
+            backward_input_ids: Character ids for the backward direction, shape (batch, seq, characters), with padding
+                where `input_ids` have it.
+            forward_labels: Number of the next word of the forward stream at each word, -100 where there is none, shape
+                (batch, seq).
+            backward_labels: The same for the backward stream.
+            word_input_ids: As of `ElmoModel.forward`.
+            output_logits: Whether to return the scores of all words, which may take much memory.
+            reduction: `"mean"` over the words with labels, or `"none"` for the loss of each word.
+            num_items_in_batch: What to divide the sum of each direction's losses by in the place of the number of its
+                labels: that of the labels of one direction in all the batches whose gradients are added up.
+            **kwargs: `output_hidden_states`, `return_dict`.
+
+        Raises:
+            ValueError: When a shape is not as described, when a label is no word of the softmax, or when the two ways
+                are mixed up.
+        """
+        if reduction not in ("mean", "none"):
+            raise ValueError(f'`reduction` must be "mean" or "none", but is {reduction!r}.')
+        elmo = self.elmo
+        mask = elmo._word_mask(input_ids, attention_mask)
+        targets = self._targets(mask, labels, forward_labels, backward_labels, backward_input_ids is not None)
+        dropout = self.config.bilm_dropout
+        if backward_input_ids is None:
+            tokens, packing = elmo._embed(input_ids.long(), elmo._word_ids(word_input_ids, mask), mask)
+            layers, states = elmo.encoder(torch.cat([tokens, tokens], dim=-1), mask, states, packing, dropout)
+        else:
+            layers, states = self._run_streams(input_ids, backward_input_ids, attention_mask, mask, states)
+        forward_hidden, backward_hidden = nn.functional.dropout(layers[-1], dropout, self.training).chunk(2, dim=-1)
+        output = ElmoForPreTrainingOutput(states=states)
+        if targets is not None:
+            losses = [
+                self._loss(hidden, target, reduction, num_items_in_batch)
+                for hidden, target in zip((forward_hidden, backward_hidden), targets, strict=True)
+            ]
+            output.loss = (losses[0] + losses[1]) / 2
+            output.forward_loss, output.backward_loss = losses
+        if output_logits:
+            output.forward_logits, output.backward_logits = self.softmax(forward_hidden), self.softmax(backward_hidden)
+        if kwargs.get("output_hidden_states", self.config.output_hidden_states):
+            output.hidden_states = tuple(layers)
+        return output
+
+    def _run_streams(
+        self,
+        input_ids: torch.Tensor,
+        backward_input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        mask: torch.Tensor,
+        states: State | None,
+    ) -> tuple[list[torch.Tensor], State]:
+        """All layers (batch, seq, 2P), the backward half in the order of its stream, and the new states."""
+        elmo = self.elmo
+        if self.config.word_embedding_size is not None:
+            raise ValueError("A model with vectors of words reads sentences, not streams (`backward_input_ids`).")
+        if input_ids.shape != backward_input_ids.shape or not mask.equal(
+            elmo._word_mask(backward_input_ids, attention_mask)
+        ):
+            raise ValueError(
+                f"`backward_input_ids` must have the shape {tuple(input_ids.shape)} of `input_ids` and padding in the "
+                f"same places; its shape is {tuple(backward_input_ids.shape)}."
+            )
+        # The backward LSTMs walk from the right to the left: what they read first must stand last.
+        turned = turn_words(mask)
+        batch = len(input_ids)
+        both = torch.cat([input_ids, gather_positions(backward_input_ids, turned)]).long()
+        tokens, _ = elmo._embed(both, None, torch.cat([mask, mask]))
+        packing = None if torch.compiler.is_exporting() else pack_words(mask)
+        halves = torch.cat([tokens[:batch], tokens[batch:]], dim=-1)
+        layers, states = elmo.encoder(halves, mask, states, packing, self.config.bilm_dropout)
+        for index, layer in enumerate(layers):
+            forward_half, backward_half = layer.chunk(2, dim=-1)
+            layers[index] = torch.cat([forward_half, gather_positions(backward_half, turned)], dim=-1)
+        return layers, states
+
+    def _targets(
+        self,
+        mask: torch.Tensor,
+        labels: torch.Tensor | None,
+        forward_labels: torch.Tensor | None,
+        backward_labels: torch.Tensor | None,
+        is_stream: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """What each direction predicts at each word (batch, seq), -100 for nothing; or None without labels."""
+        given = {"labels": labels, "forward_labels": forward_labels, "backward_labels": backward_labels}
+        names = [name for name, label in given.items() if label is not None]
+        if not names:
+            return None
+        wanted = ["forward_labels", "backward_labels"] if is_stream else ["labels"]
+        if names != wanted:
+            raise ValueError(
+                f"{'With' if is_stream else 'Without'} `backward_input_ids` the model takes {' and '.join(wanted)}, "
+                f"but was given {' and '.join(names)}."
+            )
+        found = [cast(torch.Tensor, given[name]).to(mask.device).long() for name in names]
+        for name, label in zip(names, found, strict=True):
+            if label.shape != mask.shape:
+                raise ValueError(
+                    f"`{name}` must have the shape (batch, words) {tuple(mask.shape)} of `input_ids`, but has "
+                    f"{tuple(label.shape)}."
+                )
+            if label.numel() and not ((label == NO_LABEL) | ((label >= 0) & (label < self.num_words))).all():
+                raise ValueError(
+                    f"`{name}` must hold numbers of words, from 0 to {self.num_words - 1} (the softmax has "
+                    f"{self.num_words} words), or {NO_LABEL}, but they reach from {int(label.min())} to "
+                    f"{int(label.max())}."
+                )
+        if is_stream:
+            forward_targets, backward_targets = found
+        else:
+            forward_targets = nn.functional.pad(found[0][:, 1:], (0, 1), value=NO_LABEL)
+            backward_targets = nn.functional.pad(found[0][:, :-1], (1, 0), value=NO_LABEL)
+        return forward_targets.masked_fill(~mask, NO_LABEL), backward_targets.masked_fill(~mask, NO_LABEL)
+
+    def _loss(
+        self,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+        reduction: str,
+        num_items_in_batch: torch.Tensor | int | None,
+    ) -> torch.Tensor:
+        """The loss of one direction from its vectors (batch, seq, P) and targets (batch, seq)."""
+        counted = targets != NO_LABEL
+        losses = self.softmax(hidden[counted], targets[counted], self.num_sampled_words)
+        if reduction == "none":
+            return losses.new_zeros(targets.shape).masked_scatter(counted, losses)
+        count = len(losses) if num_items_in_batch is None else num_items_in_batch
+        if isinstance(count, torch.Tensor):
+            return losses.sum() / count.to(losses.device)
+        return losses.sum() / max(count, 1)
+
+    @property
+    def num_words(self) -> int:
+        """Words of the softmax."""
+        return cast(int, self.config.word_vocab_size)
+
+    @property
+    def num_sampled_words(self) -> int | None:
+        """How many words a loss draws now, or None for the whole vocabulary."""
+        drawn = self.config.num_sampled_words
+        return drawn if self.training and drawn is not None and 2 * drawn <= self.num_words else None
+
+
+def turn_words(mask: torch.Tensor) -> torch.Tensor:
+    """The positions (batch, seq) that turn the words of each row round, its padding staying where it is.
+
+    Args:
+        mask: True at words, shape (batch, seq).
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    words_first = (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+    from_the_end = mask.sum(dim=1, keepdim=True) - mask.cumsum(dim=1)
+    return torch.where(mask, words_first.gather(1, from_the_end.clamp(min=0)), positions)
+
+
+def gather_positions(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Values (batch, seq, size) in another order of their positions (batch, seq)."""
+    return values.gather(1, positions[..., None].expand_as(values))
+
+
 class ElmoForSequenceClassification(ElmoPreTrainedModel):
     """ELMo with a linear classifier over the pooled words of a text, boundaries left out."""
 
@@ -460,6 +728,8 @@ class ElmoForTokenClassification(ElmoPreTrainedModel):
 
 
 __all__ = [
+    "ElmoForPreTraining",
+    "ElmoForPreTrainingOutput",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",

@@ -37,6 +37,7 @@ HEADS = {auto: head for auto, head in AUTO_MODELS.items() if auto is not AutoMod
 AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
+    "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
     "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
 }
@@ -48,6 +49,7 @@ CODE_FILES = {
     "lstm_elmo.py",
     "modeling_elmo.py",
     "pipeline_elmo.py",
+    "softmax_elmo.py",
     "tokenization_elmo.py",
     "word_splitters_elmo.py",
 }

@@ -19,6 +19,8 @@ from tests.shared_files import leave_out
 ROOT = Path(hf_elmo.__file__).resolve().parents[1]
 PUBLIC_NAMES = [
     "ElmoConfig",
+    "ElmoForPreTraining",
+    "ElmoForPreTrainingOutput",
     "ElmoForSequenceClassification",
     "ElmoForTokenClassification",
     "ElmoModel",

@@ -17,6 +17,7 @@ CODE = [
     "lstm_elmo.py",
     "modeling_elmo.py",
     "pipeline_elmo.py",
+    "softmax_elmo.py",
     "tokenization_elmo.py",
 ]
 
