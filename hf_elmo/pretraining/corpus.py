@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
+from tqdm import tqdm
 
 from ..word_splitters_elmo import build_word_splitter
 
@@ -228,6 +229,11 @@ class Corpus:
     def size(self) -> int:
         """Bytes on disk, or rows of a dataset; 0 where that is unknown."""
         return sum(part.size for part in self.parts)
+
+    def bar(self, shown: bool = True) -> tqdm:
+        """A progress bar over `size`, which `Sentences.progress` moves."""
+        unit = "B" if isinstance(self.parts[0], TextFile) else " rows"
+        return tqdm(total=self.size or None, unit=unit, unit_scale=True, disable=not shown)
 
     @property
     def fingerprint(self) -> int:
