@@ -1,20 +1,20 @@
 """The LSTM of ELMo's biLM, one direction: projected output, clipped cell and clipped projection.
 
-`run_lstm` is the one function through which the model runs its recurrence. Behind it are two ways that give the same
+`run_lstm` is the one function through which the model runs its recurrence. Behind it are ways that give the same
 numbers, forward and backward: `lstm_over_mask`, the plain reference, which walks over every position of a padded
-batch, and `lstm_over_packed_words`, which walks over the words alone, longest rows first.
+batch, and `lstm_over_packed_words`, which walks over the words alone, longest rows first, either by the equations as
+they stand in `lstm_steps_elmo` or by the fewer passes of `fused_lstm_elmo`.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-# Words whose input product is computed at once. Bounds the memory that long documents take outside of training.
-INPUT_PRODUCT_WORDS = 2048
+from .fast_paths_elmo import is_enabled
+from .fused_lstm_elmo import PackedWeights, Weights, fused_walk
+from .lstm_steps_elmo import Clips, State, WalkedWords, cell_step, clipped, walk
 
-State = tuple[torch.Tensor, torch.Tensor]
 # A step's state and output. A name, because strict export cannot trace `tuple[...]` beside an inner function.
 Stepped = tuple[State, torch.Tensor]
 
@@ -28,17 +28,26 @@ class Packing:
         forward_order: Flat positions `row * seq + position` in the order of a left-to-right walk, shape (words,).
         backward_order: The same for a right-to-left walk.
         batch_sizes: For each step, how many rows still have a word; never increasing.
+        distinct_words: For a layer whose inputs repeat, the distinct ones, shape (distinct, P), and at each flat
+            position the number of its word, shape (batch * seq,).
     """
 
     rows: torch.Tensor
     forward_order: torch.Tensor
     backward_order: torch.Tensor
     batch_sizes: list[int]
+    distinct_words: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def to(self, device: torch.device) -> "Packing":
         """The packing on a device: the layers of a model that is spread over several have one each."""
-        forward_order, backward_order = self.forward_order.to(device), self.backward_order.to(device)
-        return Packing(self.rows.to(device), forward_order, backward_order, self.batch_sizes)
+        words = self.distinct_words
+        return replace(
+            self,
+            rows=self.rows.to(device),
+            forward_order=self.forward_order.to(device),
+            backward_order=self.backward_order.to(device),
+            distinct_words=words and (words[0].to(device), words[1].to(device)),
+        )
 
 
 @torch.compiler.disable
@@ -62,9 +71,7 @@ def pack_words(mask: torch.Tensor) -> Packing:
 class ElmoLstm(nn.Module):
     """One direction of one layer: an LSTM whose output is projected, with both cell and projection clipped.
 
-    The equations are those of TensorFlow's `LSTMCell` with `num_proj`, `cell_clip` and `proj_clip` (Sak et al. 2014
-    without peepholes); the gates are ordered input, forget, candidate, output, and the forget bias of 1 that
-    TensorFlow adds at run time is part of the bias here.
+    The equations are in `lstm_steps_elmo`.
 
     Args:
         projection_size: Size P of input and output.
@@ -77,11 +84,11 @@ class ElmoLstm(nn.Module):
         self, projection_size: int, cell_size: int, cell_clip: float | None, projection_clip: float | None
     ) -> None:
         super().__init__()
-        self.cell_clip = cell_clip
-        self.projection_clip = projection_clip
+        self.clips = Clips(cell_clip, projection_clip)
         self.input_gates = nn.Linear(projection_size, 4 * cell_size)
         self.recurrent_gates = nn.Linear(projection_size, 4 * cell_size, bias=False)
         self.projection = nn.Linear(cell_size, projection_size, bias=False)
+        self.packed = PackedWeights()
 
     def step(self, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> State:
         """One step.
@@ -94,15 +101,43 @@ class ElmoLstm(nn.Module):
         Returns:
             The new output and the new cell.
         """
-        gates = gates + self.recurrent_gates(hidden)
-        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
-        cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
-        if self.cell_clip is not None:
-            cell = cell.clamp(-self.cell_clip, self.cell_clip)
-        hidden = self.projection(output_gate.sigmoid() * cell.tanh())
-        if self.projection_clip is not None:
-            hidden = hidden.clamp(-self.projection_clip, self.projection_clip)
-        return hidden, cell
+        unprojected, cell = cell_step(gates + self.recurrent_gates(hidden), cell, self.clips.cell)
+        return clipped(self.projection(unprojected), self.clips.projection), cell
+
+    def weights(self) -> Weights:
+        """The parameters as they are now."""
+        return Weights(
+            self.input_gates.weight, self.input_gates.bias, self.recurrent_gates.weight, self.projection.weight
+        )
+
+    def why_not_fused(self) -> str | None:
+        """Why the walk goes through the modules one after the other, or None where it takes their weights directly."""
+        if not is_enabled("fused_recurrence"):
+            return "the fused recurrence is switched off"
+        linears = {name: getattr(self, name) for name in ("input_gates", "recurrent_gates", "projection")}
+        for name, linear in linears.items():
+            if not _is_plain(linear):
+                return f"{name} is no plain Linear (an adapter, a hook, a quantised or offloaded layer)"
+        if len({(linear.weight.dtype, linear.weight.device) for linear in linears.values()}) > 1:
+            return "the weights differ in type or device"
+        device = self.projection.weight.device.type
+        if torch.is_autocast_enabled(device):
+            return "autocast chooses the types of the products"
+        if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+            return "a transform of torch.func or forward-mode differentiation goes through the operations"
+        return None
+
+
+def _is_plain(linear: nn.Module) -> bool:
+    """Whether calling a module does nothing but `linear(x, weight, bias)`."""
+    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
+    return (
+        type(linear) is nn.Linear
+        and not any(hooks)
+        and "forward" not in vars(linear)
+        and type(linear.weight) in (nn.Parameter, torch.Tensor)
+        and not linear.weight.is_meta
+    )
 
 
 def run_lstm(
@@ -173,32 +208,18 @@ def lstm_over_packed_words(
     batch, length, size = inputs.shape
     packing = packing.to(inputs.device)
     order = packing.backward_order if reverse else packing.forward_order
-    words = inputs.reshape(batch * length, size)[order]
-    hidden, cell = (part[packing.rows] for part in state)
-    outputs: list[torch.Tensor] = []
-    ended: list[State] = []
-    for gates in _gates_of_steps(lstm, words, packing.batch_sizes):
-        active = len(gates)
-        if active < len(hidden):
-            ended.append((hidden[active:], cell[active:]))
-        hidden, cell = lstm.step(gates, hidden[:active], cell[:active])
-        outputs.append(hidden)
-    ended.append((hidden, cell))
-    hidden, cell = (torch.cat(parts)[packing.rows.argsort()] for parts in zip(*reversed(ended), strict=True))
+    if packing.distinct_words is None:
+        words = WalkedWords(inputs.reshape(batch * length, size)[order], None, packing.batch_sizes)
+    else:
+        vectors, numbers = packing.distinct_words
+        words = WalkedWords(vectors, numbers[order], packing.batch_sizes)
+    state = (state[0][packing.rows], state[1][packing.rows])
+    if lstm.why_not_fused() is None and inputs.dtype == state[1].dtype == lstm.projection.weight.dtype:
+        outputs, state = fused_walk(lstm.weights(), lstm.packed, lstm.clips, words, state)
+    else:
+        outputs, state = walk(lstm.input_gates, lstm.recurrent_gates, lstm.projection, lstm.clips, words, state)
+    rows = packing.rows.argsort()
     padded = inputs.new_zeros(batch * length, size)
-    if outputs:
-        padded = padded.index_copy(0, order, torch.cat(outputs))
-    return padded.view(batch, length, size), (hidden, cell)
-
-
-def _gates_of_steps(lstm: ElmoLstm, words: torch.Tensor, batch_sizes: list[int]) -> Iterator[torch.Tensor]:
-    """The input product of each step, many steps in one product."""
-    start = 0
-    while start < len(batch_sizes):
-        stop, count = start, 0
-        while stop < len(batch_sizes) and (stop == start or count + batch_sizes[stop] <= INPUT_PRODUCT_WORDS):
-            count += batch_sizes[stop]
-            stop += 1
-        block, words = words[:count], words[count:]
-        yield from lstm.input_gates(block).split(batch_sizes[start:stop])
-        start = stop
+    if len(order):
+        padded = padded.index_copy(0, order, outputs)
+    return padded.view(batch, length, size), (state[0][rows], state[1][rows])

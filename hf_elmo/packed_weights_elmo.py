@@ -1,0 +1,181 @@
+"""Products with weight matrices that are laid out once for oneDNN's kernels, and oneDNN's tanh.
+
+A plain product of few rows spends most of its time on the layout of the weight: 32 rows by 512 x 16384 take half of
+the time or less when a copy of the weight is packed beforehand. The operators are those that torch's own compiler emits.
+They are private, so they are tried on small examples first, and the ordinary ones take over where they are missing,
+fail, or give other numbers.
+
+A copy is used only for the weight that it was made of. The version of a tensor tells of most changes, but not of those
+through `.data` (merging LoRA) or shared memory, so that sums over the whole content are compared too, at each forward.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from .fast_paths_elmo import is_enabled
+
+# A copy does not pay for matrices of fewer numbers, nor oneDNN's tanh for fewer.
+SMALLEST_MATRIX = 1 << 15
+SMALLEST_TANH = 1 << 14
+# Numbers under one sum of a fingerprint: odd against the sizes of matrices, so that exchanged rows or columns show.
+FINGERPRINT_STRIDE = 509
+
+Fingerprint = tuple[torch.Tensor, torch.Tensor]
+
+
+@cache
+def why_not_packed(dtype: torch.dtype) -> str | None:
+    """Why the packed product is not used for a type on the CPU, or None where it is. It is tried once."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"oneDNN's packed product has no {str(dtype).removeprefix('torch.')}"
+    generator = torch.Generator().manual_seed(0)
+    inputs, weight, bias = (
+        (torch.rand(shape, generator=generator) - 0.5).to(dtype) for shape in ((3, 33), (65, 33), (65,))
+    )
+    product = inputs.double() @ weight.double().T
+    expected = [product + bias.double(), product.clamp(-0.5, 0.5)]
+    return _why_not(
+        lambda: [
+            _packed_product(inputs, _pack(weight), bias=bias),
+            _packed_product(inputs, _pack(weight), limit=0.5),
+        ],
+        expected,
+        1e-5 if dtype == torch.float32 else 2e-2,
+    )
+
+
+@cache
+def why_not_onednn_tanh() -> str | None:
+    """Why oneDNN's tanh is not used on the CPU, or None where it is. It is tried once."""
+    values = torch.cat([torch.linspace(-20, 20, 4001), 2.0 ** torch.arange(-30, 4)])
+    return _why_not(lambda: [_onednn_tanh(values)], [values.double().tanh()], 5e-7)
+
+
+def _why_not(attempt: Callable[[], list[torch.Tensor]], expected: list[torch.Tensor], tolerance: float) -> str | None:
+    if not torch.backends.mkldnn.is_available():
+        return "this build of torch has no oneDNN"
+    try:
+        with torch.no_grad():
+            found = attempt()
+    except Exception as error:  # whatever a private operator of another version may raise
+        return f"torch {torch.__version__} lacks oneDNN's operators, or they fail: {str(error).splitlines()[0]}"
+    if all(
+        a.shape == b.shape and torch.allclose(a.double(), b, rtol=tolerance, atol=tolerance)
+        for a, b in zip(found, expected, strict=True)
+    ):
+        return None
+    return f"oneDNN's operators in torch {torch.__version__} give other numbers than expected"
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+
+
+def _packed_product(
+    inputs: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, limit: float | None = None
+) -> torch.Tensor:
+    if limit is None:
+        return torch.ops.mkldnn._linear_pointwise(inputs, packed, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise(inputs, packed, bias, "hardtanh", [-limit, limit], "")
+
+
+def _onednn_tanh(values: torch.Tensor) -> torch.Tensor:
+    return values.to_mkldnn().tanh_().to_dense()
+
+
+def tanh(values: torch.Tensor) -> torch.Tensor:
+    """The hyperbolic tangent without gradient, to float rounding: oneDNN's takes a third of the time of torch's."""
+    if (
+        values.numel() >= SMALLEST_TANH
+        and values.dtype == torch.float32
+        and values.device.type == "cpu"
+        and is_enabled("packed_weights")
+        and why_not_onednn_tanh() is None
+    ):
+        return _onednn_tanh(values)
+    return values.tanh()
+
+
+def why_not_packable(weight: torch.Tensor) -> str | None:
+    """Why a matrix gets no packed copy, or None where it gets one."""
+    if not is_enabled("packed_weights"):
+        return "packed weights are switched off"
+    if weight.device.type != "cpu":
+        return "packed weights are for the CPU"
+    if weight.numel() < SMALLEST_MATRIX:
+        return "the matrices are too small for it to pay"
+    return why_not_packed(weight.dtype)
+
+
+class PackedWeight:
+    """A packed copy of a matrix that changes now and then.
+
+    The copy is no part of a state dict, and is neither copied nor pickled with the module that keeps it.
+    """
+
+    def __init__(self) -> None:
+        self._packed: torch.Tensor | None = None
+        self._identity: tuple[Any, ...] | None = None
+        self._fingerprint: Fingerprint | None = None
+
+    def __reduce__(self) -> tuple[type["PackedWeight"], tuple[()]]:
+        return PackedWeight, ()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether there is a copy."""
+        return self._packed is not None
+
+    @torch.no_grad()
+    def update(self, weight: torch.Tensor) -> None:
+        """Makes the copy one of the weight (out, in) as it is now, or drops it where it cannot be used."""
+        if why_not_packable(weight) is not None:
+            self._packed = self._identity = self._fingerprint = None
+            return
+        version = None if weight.is_inference() else weight._version
+        identity = (weight.data_ptr(), version, weight.dtype, weight.shape, weight.stride())
+        fingerprint = _fingerprint(weight)
+        if identity == self._identity and _is_equal(fingerprint, self._fingerprint):
+            return
+        self._packed = None  # before the new one is made: never two at a time
+        self._packed, self._identity, self._fingerprint = _pack(weight), identity, fingerprint
+
+    def product(
+        self,
+        inputs: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        limit: float | None = None,
+    ) -> torch.Tensor:
+        """inputs @ weight.T + bias without gradient, after `update(weight)`.
+
+        Args:
+            inputs: Shape (rows, in).
+            weight: Shape (out, in).
+            bias: Shape (out,), or None.
+            limit: The bound that the result is clipped to, or None.
+
+        Returns:
+            New memory of shape (rows, out).
+        """
+        if self._packed is not None:
+            return _packed_product(inputs, self._packed, bias, limit)
+        product = nn.functional.linear(inputs, weight, bias)
+        return product if limit is None else product.clamp_(-limit, limit)
+
+
+def _fingerprint(weight: torch.Tensor) -> Fingerprint:
+    flat = weight.detach().reshape(-1)
+    whole = flat.numel() // FINGERPRINT_STRIDE * FINGERPRINT_STRIDE
+    return flat[:whole].view(-1, FINGERPRINT_STRIDE).sum(dim=1, dtype=torch.float32), flat[whole:].clone()
+
+
+def _is_equal(new: Fingerprint, old: Fingerprint | None) -> bool:
+    return old is not None and all(torch.equal(a, b) for a, b in zip(new, old, strict=True))
+
+
+__all__ = ["PackedWeight", "tanh", "why_not_packable"]
