@@ -12,7 +12,7 @@ from .catalog import CatalogEntry
 from .facts import FOLDER, load_facts, load_references
 from .report import ConversionReport
 from .seal import seal
-from .usage import usage
+from .usage import language_model_usage, usage
 
 TEMPLATE = "README.md.jinja"
 
@@ -60,6 +60,7 @@ def render_card(report: ConversionReport, entry: CatalogEntry | None = None) -> 
         version=__version__,
         code=usage(".", "Some words"),
         remote_code=usage(".", "Some words", trust_remote_code=True),
+        language_model_code=language_model_usage(".", "Some words"),
     )
 
 

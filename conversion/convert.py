@@ -102,6 +102,7 @@ def convert_checkpoint(
         for name, path in checkpoint.kept_files.items():
             shutil.copyfile(path, folder / name)
         share_mode(folder)
+        predicts_words = bool(softmax) and ElmoTokenizer.vocab_files_names["word_vocabulary"] in checkpoint.kept_files
         del model, softmax
         bar.update()
         bar.set_description("Comparing")
@@ -127,6 +128,7 @@ def convert_checkpoint(
             word_splitter=word_splitter,
             stated=checkpoint.stated,
             catalog_entry=catalog_entry,
+            predicts_words=predicts_words,
         )
         (folder / "README.md").write_text(model_card(report), encoding="utf-8")
         bar.update()

@@ -72,6 +72,15 @@ def activation(value: Any) -> str:
     return value
 
 
+def probability(value: Any) -> float:
+    """A probability of dropout; `null` means none."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError("must be a number from 0 up to 1")
+    return float(value)
+
+
 def filters(value: Any) -> list[list[int]]:
     """Convolutions as `[width, count]` pairs."""
     try:
@@ -92,12 +101,14 @@ class Option:
         field: The field of `ElmoConfig`.
         parse: Checks the value and gives it the field's type; a `ValueError` says what it must be.
         default: What bilm-tf takes when the key is absent, `REQUIRED` when it takes nothing.
+        only_for_training: Whether the key changes nothing outside of training, so that nobody misses it.
     """
 
     path: str
     field: str
     parse: Callable[[Any], Any]
     default: Any = REQUIRED
+    only_for_training: bool = False
 
 
 OPTIONS = (
@@ -112,6 +123,7 @@ OPTIONS = (
     Option("lstm.cell_clip", "cell_clip", clip, default=None),
     Option("lstm.proj_clip", "projection_clip", clip, default=None),
     Option("lstm.use_skip_connections", "use_skip_connections", flag, default=False),
+    Option("dropout", "bilm_dropout", probability, default=0.1, only_for_training=True),
 )
 
 FIXED_FIELDS = {
@@ -233,7 +245,8 @@ def parse_table(
                 problems.append(f"{option.path} is missing")
                 continue
             value = option.default
-            assumed.append(f"{option.path} is not in {source}; taken as {json.dumps(value)}, as bilm-tf does.")
+            if not option.only_for_training:
+                assumed.append(f"{option.path} is not in {source}; taken as {json.dumps(value)}, as bilm-tf does.")
         try:
             fields[option.field] = option.parse(value)
         except ValueError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .catalog import CatalogEntry
-from .usage import usage
+from .usage import language_model_usage, usage
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class ConversionReport:
         word_splitter: The tokenizer's way to find words.
         stated: What the source says of its origin: property -> value.
         catalog_entry: What the catalog knows about the checkpoint, when it is one of the catalog.
+        predicts_words: Whether there are a softmax and its vocabulary, so that the folder is a language model.
     """
 
     output_dir: Path
@@ -42,6 +43,7 @@ class ConversionReport:
     word_splitter: str
     stated: Mapping[str, str] = field(default_factory=dict)
     catalog_entry: CatalogEntry | None = None
+    predicts_words: bool = False
 
     @property
     def max_difference(self) -> float:
@@ -62,6 +64,9 @@ class ConversionReport:
             lines += ["", *(f"Note: {note}" for note in self.notes)]
         lines += ["", "To use it:", ""]
         lines += [f"  {line}".rstrip() for line in usage(str(self.output_dir), "Some words").splitlines()]
+        if self.predicts_words:
+            code = language_model_usage(str(self.output_dir), "Some words")
+            lines += ["", "As a language model:", "", *(f"  {line}".rstrip() for line in code.splitlines())]
         return "\n".join(lines)
 
 

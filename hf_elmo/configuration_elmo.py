@@ -109,8 +109,8 @@ class ElmoConfig(PreTrainedConfig):
             Dropout of a language model in training (`ElmoForPreTraining`; the other classes never apply it), where
             bilm-tf has it: at the input of each LSTM, ahead of the skip connection, and at the output of the last.
         num_sampled_words (`int`, *optional*, defaults to 8192):
-            Words that a language model's softmax draws in training in the place of the whole vocabulary; `None` for
-            the whole. The whole is also taken where more than half of it would be drawn, and in evaluation.
+            Words that a language model's softmax draws on average in training, in the place of the whole vocabulary;
+            `None` for the whole. The whole is also taken where more than half of it would be drawn, and in evaluation.
         initializer_range (`float`, defaults to 0.02):
             Standard deviation of a new classifier's weights; the biLM is initialised as bilm-tf does.
         begin_sentence_character_id, end_sentence_character_id (`int`, default to 257 and 258):

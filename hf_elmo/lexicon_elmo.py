@@ -1,6 +1,7 @@
 """Lexicons in place of bytes: the characters of ELMoForManyLangs, and the words of a word vocabulary."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,10 @@ from .character_ids_elmo import join_words, lay_out, word_ends
 
 # The names under which a vocabulary may hold the word that stands for all unknown ones: bilm-tf's, ELMoForManyLangs'.
 UNKNOWN_WORDS = ("<UNK>", "<oov>")
+
+# A count behind a word, and the end of some of bilm-tf's vocabularies.
+COUNTED = re.compile(r"(?<=\S) +\d+$")
+NO_WORD = "!!!MAXTERMID"
 
 
 class CharacterLexicon:
@@ -182,14 +187,16 @@ class WordVocabulary:
 
     @classmethod
     def from_file(cls, path: str | Path, unknown_word: str | None = None) -> "WordVocabulary":
-        """Reads a file with one word a line; what follows a tab, such as a count, is left out.
+        """Reads a file with one word a line; what follows a tab, such as a count, is left out, and so is a number
+        after a blank. A last line `!!!MAXTERMID`, which some of bilm-tf's vocabularies have, is no word.
 
         Raises:
             ValueError: The file is no text in UTF-8, or lacks the unknown word.
         """
         try:
             lines = Path(path).read_bytes().decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-            return cls([line.partition("\t")[0] for line in lines], unknown_word)
+            words = [COUNTED.sub("", line.partition("\t")[0]) for line in lines]
+            return cls(words[:-1] if words[-1] == NO_WORD else words, unknown_word)
         except ValueError as error:
             raise ValueError(f"The word vocabulary {path} cannot be used: {error}") from error
 

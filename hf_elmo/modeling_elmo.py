@@ -473,8 +473,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         Args:
             input_ids: Character ids, shape (batch, seq, characters).
             attention_mask: 1 at words, 0 at padding on either side, shape (batch, seq).
-            labels: Word numbers from 0 (`word_input_ids` of the tokenizer less 1) of the words themselves, -100 where
-                there is none, shape (batch, seq).
+            labels: Numbers from 0 of the words themselves (`word_input_ids` of the tokenizer less 1), -100 where there
+                is none, anything at padding; shape (batch, seq).
             states: As of `ElmoModel.forward`.
             backward_input_ids: Character ids for the backward direction, shape (batch, seq, characters), with padding
                 where `input_ids` have it.
@@ -569,25 +569,29 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 f"{'With' if is_stream else 'Without'} `backward_input_ids` the model takes {' and '.join(wanted)}, "
                 f"but was given {' and '.join(names)}."
             )
-        found = [cast(torch.Tensor, given[name]).to(mask.device).long() for name in names]
-        for name, label in zip(names, found, strict=True):
-            if label.shape != mask.shape:
-                raise ValueError(
-                    f"`{name}` must have the shape (batch, words) {tuple(mask.shape)} of `input_ids`, but has "
-                    f"{tuple(label.shape)}."
-                )
-            if label.numel() and not ((label == NO_LABEL) | ((label >= 0) & (label < self.num_words))).all():
-                raise ValueError(
-                    f"`{name}` must hold numbers of words, from 0 to {self.num_words - 1} (the softmax has "
-                    f"{self.num_words} words), or {NO_LABEL}, but they reach from {int(label.min())} to "
-                    f"{int(label.max())}."
-                )
+        targets = [self._word_numbers(name, cast(torch.Tensor, given[name]), mask) for name in names]
         if is_stream:
-            forward_targets, backward_targets = found
-        else:
-            forward_targets = nn.functional.pad(found[0][:, 1:], (0, 1), value=NO_LABEL)
-            backward_targets = nn.functional.pad(found[0][:, :-1], (1, 0), value=NO_LABEL)
+            return targets[0], targets[1]
+        forward_targets = nn.functional.pad(targets[0][:, 1:], (0, 1), value=NO_LABEL)
+        backward_targets = nn.functional.pad(targets[0][:, :-1], (1, 0), value=NO_LABEL)
+        # The padding beside a sentence has its first or last word as a neighbour, and predicts nothing.
         return forward_targets.masked_fill(~mask, NO_LABEL), backward_targets.masked_fill(~mask, NO_LABEL)
+
+    def _word_numbers(self, name: str, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Labels (batch, seq) that were checked, -100 at padding."""
+        if labels.shape != mask.shape:
+            raise ValueError(
+                f"`{name}` must have the shape (batch, words) {tuple(mask.shape)} of `input_ids`, but has "
+                f"{tuple(labels.shape)}."
+            )
+        labels = labels.to(mask.device).long().masked_fill(~mask, NO_LABEL)
+        if not ((labels == NO_LABEL) | ((labels >= 0) & (labels < self.num_words))).all():
+            raise ValueError(
+                f"`{name}` must hold numbers of words from 0 to {self.num_words - 1}, as the softmax has "
+                f"{self.num_words} words (`word_vocab_size`), or {NO_LABEL}; but they reach from {int(labels.min())} "
+                f"to {int(labels.max())}: is the word vocabulary the model's?"
+            )
+        return labels
 
     def _loss(
         self,

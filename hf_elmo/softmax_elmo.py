@@ -1,5 +1,7 @@
 """The softmax over words of ELMo's language models: over all of them in pieces, or over words drawn by chance."""
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -57,28 +59,32 @@ class ElmoSoftmax(nn.Module):
         """Negative log-likelihoods among the target and words that are drawn anew in each call.
 
         The same words are drawn for all n targets; one that is a target's own word does not count against it. Every
-        logit is lowered by the logarithm of how often its word is expected among the drawn, so that the sum over
-        the drawn words stands for the sum over all.
+        logit, the target's too, is lowered by the logarithm of how often its word is expected among the drawn. So
+        the sum over the drawn words is an unbiased estimate of the sum over all, and the softmax that makes these
+        losses least is the one that makes `losses` least. Their value is another: rare targets cost less here.
 
         Source: `sampled_softmax_loss` of TensorFlow with its default sampler.
 
         Args:
             hidden: Vectors, shape (n, P).
             targets: Word numbers from 0, shape (n,).
-            num_sampled: How many different words are drawn, at most V.
+            num_sampled: How many different words are drawn on average, less than V.
 
         Returns:
             The losses, shape (n,), in float32 at least.
+
+        Raises:
+            ValueError: When as many words as there are, or more, shall be drawn.
         """
         num_words = len(self.weight)
-        drawn, num_draws = draw_words(num_sampled, num_words, self.weight.device)
+        num_draws = draws_for(num_sampled, num_words)
+        drawn = draw_words(num_draws, num_words, self.weight.device)
         # One look-up for both, as each makes a gradient of the size of the vocabulary.
         words = torch.cat([targets, drawn])
         weight, bias = self._look_up(words)
         bias = bias.to(_precise(bias.dtype)) - expected_counts(words, num_draws, num_words).log()
-        ordered, columns = drawn.sort()
-        found = torch.searchsorted(ordered, targets).clamp(max=num_sampled - 1)
-        excluded = torch.where(ordered[found] == targets, columns[found], -1)
+        places = torch.searchsorted(drawn, targets).clamp(max=len(drawn) - 1)
+        excluded = torch.where(drawn[places] == targets, places, -1)
         count = len(targets)
         own = _row_products(hidden, weight[:count], bias[:count])
         return _losses(own, log_sum_exp(hidden, weight[count:], bias[count:], excluded))
@@ -89,39 +95,51 @@ class ElmoSoftmax(nn.Module):
         return embedding(words, self.weight), embedding(words, self.bias[:, None])[:, 0]
 
 
-def draw_words(num_sampled: int, num_words: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Draws word numbers until enough different ones have come.
+def word_probabilities(words: torch.Tensor, num_words: int) -> torch.Tensor:
+    """The chance of each of some word numbers in one draw: log((k + 2) / (k + 1)) / log(V + 1) for word k of V.
 
-    Word k of V comes with the probability log((k + 2) / (k + 1)) / log(V + 1), roughly that of a vocabulary ordered by
-    falling frequency (Zipf's law).
-
-    Source: `log_uniform_candidate_sampler` of TensorFlow with `unique=True`.
-
-    Returns:
-        The different words in the order in which they came, shape (num_sampled,), and the number of draws it took.
+    That is roughly the frequency of words that are ordered by it (Zipf's law). Source:
+    `log_uniform_candidate_sampler` of TensorFlow.
     """
-    if not 1 <= num_sampled <= num_words:
-        raise ValueError(f"{num_sampled} different words cannot be drawn from a vocabulary of {num_words}.")
+    return (1 / (words + 1)).log1p() / math.log(num_words + 1)
+
+
+def draw_words(num_draws: int, num_words: int, device: torch.device) -> torch.Tensor:
+    """The different words among `num_draws` independent draws, in rising order.
+
+    TensorFlow draws until a certain number of different words have come, which makes their expected counts wrong by a
+    few percent in small vocabularies; with a fixed number of draws they are exact.
+    """
     precise = torch.float32 if device.type == "mps" else torch.float64
-    draws = torch.empty(0, dtype=torch.long, device=device)
-    while True:
-        # Of as many draws as there shall be words some come twice: the next round adds as many again.
-        chances = torch.rand(max(2 * num_sampled, len(draws)), dtype=precise, device=device)
-        ranks = (chances * torch.tensor(num_words + 1.0, dtype=precise, device=device).log()).exp().long()
-        draws = torch.cat([draws, (ranks - 1).clamp(0, num_words - 1)])
-        words, places = torch.unique(draws, return_inverse=True)
-        if len(words) < num_sampled:
-            continue
-        order = torch.arange(len(draws), device=device)
-        first = torch.full_like(words, len(draws)).scatter_reduce(0, places, order, "amin")
-        first, by_first = first.sort()
-        return words[by_first[:num_sampled]], int(first[num_sampled - 1]) + 1
+    ranks = (torch.rand(num_draws, dtype=precise, device=device) * math.log(num_words + 1)).exp().long()
+    return torch.unique((ranks - 1).clamp(0, num_words - 1))
 
 
 def expected_counts(words: torch.Tensor, num_draws: int, num_words: int) -> torch.Tensor:
-    """How often each of some words is expected among the different words of `draw_words`: at most once, float32."""
-    probabilities = (1.0 / (words + 1.0)).log1p() / torch.tensor(num_words + 1.0, device=words.device).log()
-    return -(num_draws * (-probabilities).log1p()).expm1()
+    """The chance of each of some words to be among the words of `draw_words`."""
+    return -(num_draws * (-word_probabilities(words, num_words)).log1p()).expm1()
+
+
+@lru_cache(maxsize=16)
+def draws_for(num_sampled: int, num_words: int) -> int:
+    """The number of draws that gives `num_sampled` different words on average.
+
+    Raises:
+        ValueError: When there are not more words than that.
+    """
+    if not 1 <= num_sampled < num_words:
+        raise ValueError(f"{num_sampled} words cannot be drawn from a vocabulary of {num_words}.")
+    words = torch.arange(num_words, dtype=torch.float64, device="cpu")
+    few, many = num_sampled - 1, num_sampled
+    while expected_counts(words, many, num_words).sum() < num_sampled:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        if expected_counts(words, middle, num_words).sum() < num_sampled:
+            few = middle
+        else:
+            many = middle
+    return many
 
 
 def log_sum_exp(
