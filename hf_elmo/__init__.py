@@ -6,6 +6,7 @@ Importing this package makes the Auto classes and pipelines of transformers know
 from ._version import __version__
 from .auto import register_auto_classes
 from .configuration_elmo import ElmoConfig
+from .embedding.embedder import ElmoEmbedder
 from .modeling_elmo import (
     ElmoForPreTraining,
     ElmoForPreTrainingOutput,
@@ -22,6 +23,7 @@ register_auto_classes()
 
 __all__ = [
     "ElmoConfig",
+    "ElmoEmbedder",
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
     "ElmoForSequenceClassification",

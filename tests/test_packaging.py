@@ -19,6 +19,7 @@ from tests.shared_files import leave_out
 ROOT = Path(hf_elmo.__file__).resolve().parents[1]
 PUBLIC_NAMES = [
     "ElmoConfig",
+    "ElmoEmbedder",
     "ElmoForPreTraining",
     "ElmoForPreTrainingOutput",
     "ElmoForSequenceClassification",
