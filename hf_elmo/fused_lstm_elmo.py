@@ -66,7 +66,8 @@ def _infer(
             gates = rows.to(cell.dtype)
             if first + start or _is_anything(hidden):
                 gates += packed.recurrent.product(hidden[:active], weights.recurrent)
-            projected = _step(gates, cell[:active], cell[:active], clips.cell)[0]
+            active_cell = cell[:active]
+            projected = _step(gates, active_cell, active_cell, clips.cell)[0]
             hidden[:active] = packed.projection.product(
                 projected.to(hidden.dtype), weights.projection, limit=clips.projection
             )

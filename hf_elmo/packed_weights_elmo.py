@@ -1,9 +1,9 @@
 """Products with weight matrices that are laid out once for oneDNN's kernels, and oneDNN's tanh.
 
 A plain product of few rows spends most of its time on the layout of the weight: 32 rows by 512 x 16384 take half of
-the time or less when a copy of the weight is packed beforehand. The operators are those that torch's own compiler emits.
-They are private, so they are tried on small examples first, and the ordinary ones take over where they are missing,
-fail, or give other numbers.
+the time or less when a copy of the weight is packed beforehand. The operators are those that torch's own compiler
+emits. They are private, so they are tried on small examples first, and the ordinary ones take over where they are
+missing, fail, or give other numbers.
 
 A copy is used only for the weight that it was made of. The version of a tensor tells of most changes, but not of those
 through `.data` (merging LoRA) or shared memory, so that sums over the whole content are compared too, at each forward.
