@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 from tqdm import tqdm
@@ -37,6 +37,20 @@ Sentence = str | list[str]
 Position = dict[str, Any]
 
 
+class Unit(NamedTuple):
+    """What a source is read in, a line or a row.
+
+    Attributes:
+        place: The place after it.
+        done: How much of the source's size was read.
+        sentences: Its sentences, without blank ones.
+    """
+
+    place: int
+    done: int
+    sentences: list[Sentence]
+
+
 class Source(Protocol):
     """A file or a dataset: units (lines, rows) that hold sentences, which can be read from any place on."""
 
@@ -48,15 +62,8 @@ class Source(Protocol):
     def size(self) -> int:
         """How large it is, in what `progress` counts; 0 if that is unknown."""
 
-    def units(self, place: int, number: int) -> Iterator[tuple[int, list[Sentence]]]:
-        """Reads from a place on, where `number` units lie before.
-
-        Returns:
-            For each unit the place after it, and its sentences without blank ones.
-        """
-
-    def progress(self) -> int:
-        """How much has been read."""
+    def units(self, place: int, number: int) -> Iterator[Unit]:
+        """Reads from a place on, where `number` units lie before."""
 
 
 class TextFile:
@@ -65,25 +72,19 @@ class TextFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        self._raw: BinaryIO | None = None
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
         return self.path.stat().st_size
 
-    def progress(self) -> int:
-        """Bytes read from disk."""
-        return 0 if self._raw is None or self._raw.closed else self._raw.tell()
-
-    def units(self, place: int, number: int) -> Iterator[tuple[int, list[Sentence]]]:
+    def units(self, place: int, number: int) -> Iterator[Unit]:
         """Lines.
 
         Raises:
             ValueError: The file is damaged, or no text in UTF-8 with lines of a reasonable length.
         """
         with open(self.path, "rb") as raw:
-            self._raw = raw
             file = decompressed(raw)
             try:
                 if place:
@@ -92,7 +93,7 @@ class TextFile:
                     number += 1
                     place += len(line)
                     text = self._text(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, number)
-                    yield place, [text] if text else []
+                    yield Unit(place, place if file is raw else raw.tell(), [text] if text else [])
             except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
                 raise ValueError(f"{self.name} is damaged or incomplete after line {number}: {error}") from error
 
@@ -102,15 +103,16 @@ class TextFile:
                 f"{self.name}, line {number}, is longer than {LONGEST_LINE // 2**20} MiB: a text has one sentence a"
                 " line."
             )
-        if b"\0" in line:
-            raise ValueError(f"{self.name}, line {number}, is no text: it holds a zero byte.")
         try:
-            return line.decode("utf-8").strip()
+            text = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{self.name}, line {number}, is no text in UTF-8 (byte {error.start}: {error.reason}); convert the"
                 " file to UTF-8 first."
             ) from error
+        if "\0" in text:
+            raise ValueError(f"{self.name}, line {number}, is no text: it holds a zero byte.")
+        return text
 
 
 def decompressed(raw: BinaryIO) -> io.BufferedIOBase:
@@ -139,18 +141,13 @@ class DatasetRows:
         self.dataset = dataset
         self.column = column
         self.name = "the dataset"
-        self._row = 0
 
     @property
     def size(self) -> int:
         """Rows; 0 for a streaming dataset."""
         return len(self.dataset) if hasattr(self.dataset, "__len__") else 0
 
-    def progress(self) -> int:
-        """Rows read."""
-        return self._row
-
-    def units(self, place: int, number: int) -> Iterator[tuple[int, list[Sentence]]]:
+    def units(self, place: int, number: int) -> Iterator[Unit]:
         """Rows.
 
         Raises:
@@ -162,8 +159,7 @@ class DatasetRows:
                 raise ValueError(f"Row {place} of the dataset has no column {self.column!r}.")
             sentences = self._sentences(row[self.column], place)
             place += 1
-            self._row = place
-            yield place, sentences
+            yield Unit(place, place, sentences)
 
     def _sentences(self, content: Any, row: int) -> list[Sentence]:
         if content is None:
@@ -293,12 +289,13 @@ class Sentences(Iterator[list[str]]):
         self._source = 0
         self._start = self._end = (0, 0)
         self._taken = 0
+        self._done = 0
         if position is not None:
             self._restore(position)
         order = np.arange(len(corpus.parts))
         self._order = order if seed is None else np.random.default_rng([seed, self.epoch]).permutation(order)
         self._block: list[Sentence] = []
-        self._units: Iterator[tuple[int, list[Sentence]]] | None = None
+        self._units: Iterator[Unit] | None = None
         if position is not None and self._source < len(self._order):
             self._end = self._start
             taken, self._taken = self._taken, 0
@@ -330,9 +327,7 @@ class Sentences(Iterator[list[str]]):
 
     def progress(self) -> int:
         """How much of `Corpus.size` has been read."""
-        parts = [self.corpus.parts[place] for place in self._order]
-        done = sum(part.size for part in parts[: self._source])
-        return done + (parts[self._source].progress() if self._source < len(parts) else 0)
+        return self._done + sum(self.corpus.parts[place].size for place in self._order[: self._source])
 
     def __next__(self) -> list[str]:
         index, count, split = self.corpus.index, self.corpus.count, self.corpus.split
@@ -354,7 +349,7 @@ class Sentences(Iterator[list[str]]):
             if self._read_block():
                 return
             self._source += 1
-            self._units, self._end, self._block = None, (0, 0), []
+            self._units, self._end, self._block, self._done = None, (0, 0), [], 0
         self._start = (0, 0)
         if self.number == 0:
             raise ValueError(f"{self.corpus.name} holds no sentence: a text has one sentence a line.")
@@ -368,9 +363,9 @@ class Sentences(Iterator[list[str]]):
             self._units = self.corpus.parts[part].units(place, number)
         block: list[Sentence] = []
         first = number
-        for after, sentences in self._units:
-            place, number = after, number + 1
-            block.extend(sentences)
+        for unit in self._units:
+            place, number, self._done = unit.place, number + 1, unit.done
+            block.extend(unit.sentences)
             if number - first == (PLAIN_BLOCK if self.seed is None else SHUFFLED_BLOCK):
                 break
         if self.seed is not None:
