@@ -1,0 +1,143 @@
+"""Training a language model further on the text of a domain (Peters et al. 2018, section 3.4, table 7)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import set_seed
+from transformers.utils import cached_file
+
+from ..lexicon_elmo import WordVocabulary
+from ..modeling_elmo import ElmoForPreTraining
+from ..tokenization_elmo import ElmoTokenizer
+from .choices import TrainingChoices
+from .corpus import Corpus, TextFile
+from .pretrain import PretrainingReport, ignore, make_batches, run_training, survey
+from .runs import fingerprint, open_run, record_run
+from .trainer import ElmoPreTrainer
+from .vocabulary import build_vocabulary, check_language_model
+
+ADAPTING = TrainingChoices(
+    epochs=3, batch_size=32, optimizer="adamw", learning_rate=1e-3, schedule="linear", save_every=500
+)
+
+
+@dataclass(frozen=True)
+class AdaptationReport:
+    """What adapting did.
+
+    Attributes:
+        training: What the run did.
+        measured_on: Whether perplexity is that of the validation text, or, without one, of the training text.
+        before: Average perplexity before; None where the model came without a softmax.
+        after: Average perplexity after.
+    """
+
+    training: PretrainingReport
+    measured_on: str
+    before: float | None
+    after: float
+
+    def summary(self) -> str:
+        """Two lines for people."""
+        before = f"{self.before:.2f}" if self.before is not None else "none (the model had no softmax)"
+        return (
+            f"Perplexity of the {self.measured_on}: {before} before, {self.after:.2f} after.\n"
+            f"The adapted model is in {self.training.output} ({self.training.steps:,} steps)."
+        )
+
+
+def adapt(
+    model: str,
+    train: Sequence[str],
+    output: Path,
+    *,
+    valid: Sequence[str] = (),
+    vocabulary_size: int | None = None,
+    minimum_count: int = 1,
+    word_splitter: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    choices: TrainingChoices = ADAPTING,
+    tell: Callable[[str], None] = print,
+) -> AdaptationReport:
+    """Trains a language model further, or goes on with such a run that was interrupted.
+
+    A model that was converted without its softmax gets a new one over the words of the training text.
+
+    Args:
+        model: A folder or a repository of the Hub.
+        train: Files of training text (plain, .gz, .xz), folders and patterns.
+        output: The folder of the run: its checkpoints, and in the end the model.
+        valid: Files of validation text, on which perplexity is measured before and after; by default it is measured
+            on the training text.
+        vocabulary_size: How many words a new vocabulary may have.
+        minimum_count: How often a word must occur to be in a new vocabulary.
+        word_splitter: How a line of text becomes words; by default the model's own.
+        settings: Fields of the configuration that differ, such as `num_sampled_words`.
+        choices: How to train.
+        tell: What to do with a line about what is going on.
+
+    Raises:
+        ValueError: An option, a file, the model or the folder cannot be used as it is.
+        OSError: A file cannot be read or written.
+    """
+    tokenizer = ElmoTokenizer.from_pretrained(model)
+    splitter = word_splitter or tokenizer.word_splitter
+    corpus = Corpus(list(train), word_splitter=splitter)
+    measured = Corpus(list(valid), word_splitter=splitter) if valid else corpus
+    weights = cached_file(model, "model.safetensors", _raise_exceptions_for_missing_entries=False)
+    identity = {
+        "model": model if weights is None else fingerprint(Path(weights).resolve()),
+        "train": [fingerprint(part.path) for part in corpus.parts if isinstance(part, TextFile)],
+        "word_splitter": splitter,
+        "vocabulary_size": vocabulary_size,
+        "minimum_count": minimum_count,
+        "settings": dict(settings or {}),
+        **choices.identity(),
+    }
+    facts = open_run(output, identity)
+    arguments = choices.arguments(output, evaluate=False)
+    is_main = arguments.process_index == 0
+    tell = tell if is_main else ignore
+    is_new = tokenizer.word_vocabulary is None
+    with arguments.main_process_first(local=False, desc="the vocabulary"):
+        if is_main and facts is None:
+            found = survey(corpus, show_progress=sys.stderr.isatty())
+            words = build_vocabulary(found.counts, vocabulary_size, minimum_count) if is_new else None
+            facts = {"sentences": found.sentences, "words": found.words, "vocabulary": words}
+            record_run(output, identity, facts)
+        elif facts is None:
+            facts = open_run(output, identity)
+    assert facts is not None
+
+    set_seed(choices.seed)
+    fields = dict(settings or {})
+    if is_new:
+        tell("The model has no word vocabulary: its softmax starts anew, over the words of the training text.")
+        vocabulary = WordVocabulary(facts["vocabulary"])
+        fields["word_vocab_size"] = len(vocabulary)
+        tokenizer = ElmoTokenizer(
+            word_splitter=tokenizer.word_splitter,
+            max_characters_per_token=tokenizer.max_characters_per_token,
+            word_vocabulary=vocabulary,
+        )
+    language_model = ElmoForPreTraining.from_pretrained(model, **fields)
+    check_language_model(language_model, tokenizer)
+    batches = make_batches(corpus, tokenizer, arguments, facts["words"] + facts["sentences"])
+    trainer = ElmoPreTrainer(
+        language_model, arguments, train_dataset=batches, eval_dataset=measured, processing_class=tokenizer
+    )
+    measured_on = "validation text" if valid else "training text"
+    before = facts.get("before")
+    if before is None and not is_new:
+        before = trainer.evaluate()["eval_perplexity"]
+        tell(f"Perplexity of the {measured_on} before: {before:.2f}.")
+        if is_main:
+            record_run(output, identity, {**facts, "before": before})
+    report = run_training(trainer, output, tell)
+    assert report.perplexity is not None
+    return AdaptationReport(report, measured_on, before, report.perplexity)
