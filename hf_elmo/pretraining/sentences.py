@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ class SentenceBatches(IterableDataset[dict[str, Tensor]]):
     def _read_window(self, sentences: Sentences) -> list[list[list[str]]]:
         """The batches of the next window of sentences; none at the end of the epoch."""
         start = sentences.number
-        window = [words for words, _ in zip(sentences, range(self._window_size), strict=False)]
+        window = list(islice(sentences, self._window_size))
         batches = self._cut(sorted(window, key=len))
         if self.seed is None:
             return batches
