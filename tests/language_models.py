@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hf_elmo import ElmoTokenizer
 from hf_elmo.lexicon_elmo import WordVocabulary
 from hf_elmo.modeling_elmo import ElmoForPreTraining
@@ -49,8 +51,12 @@ def tiny_language_model(**overrides: Any) -> ElmoForPreTraining:
     """A model whose probabilities differ from word to word."""
     model = tiny_model(ElmoForPreTraining, word_vocab_size=len(tiny_vocabulary()), **overrides)
     for name, parameter in model.named_parameters():
-        if "convolutions" in name or "lstm" in name or "softmax" in name:
-            parameter.data.mul_(8.0)
+        if "convolutions" in name or "lstm" in name:
+            parameter.data.mul_(3.0)
+    with torch.no_grad():
+        encoded = tiny_tokenizer()(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
+        logits = model(encoded["input_ids"], encoded["attention_mask"], output_logits=True).forward_logits
+        model.softmax.weight.mul_(1.5 / logits.std())
     return model
 
 

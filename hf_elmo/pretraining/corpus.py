@@ -73,7 +73,7 @@ class TextFile:
         self.path = path
         self.name = str(path)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes on disk."""
         return self.path.stat().st_size
@@ -231,7 +231,7 @@ class Corpus:
         unit = "B" if isinstance(self.parts[0], TextFile) else " rows"
         return tqdm(total=self.size or None, unit=unit, unit_scale=True, disable=not shown)
 
-    @property
+    @cached_property
     def fingerprint(self) -> int:
         """Tells whether a position belongs to this corpus: from the names and sizes of the files, not the folders."""
         described = [f"{Path(part.name).name}:{part.size}" for part in self.parts]
