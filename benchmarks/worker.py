@@ -1,38 +1,92 @@
 """One side of a comparison, in a process of its own: answers a request a line, JSON in and JSON out.
 
-A side is a class with two methods: `embed(sentences)`, timed, and `layers(sentences)`, compared. The workers of the
-peers import nothing of hf_elmo, since they run in environments of their own.
+The workers of the peers run in environments of their own, so nothing here or in `torch_side` imports hf_elmo.
 """
 
 import json
+import os
 import sys
 import time
-from typing import Protocol
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from sentences import batches
+from memory import peak, reset_peak, resident
+from sentences import Sentence, batches
 
 
-class Side(Protocol):
-    """What a worker measures."""
+class Side:
+    """What a worker measures. A request `{"do": NAME, ...}` calls `do_NAME` with the rest as keywords."""
 
-    def embed(self, sentences: list[list[str]]) -> None:
+    versions: dict[str, str] = {}
+
+    def embed(self, sentences: list[Sentence]) -> None:
         """Embeds one batch, from words to vectors."""
+        raise NotImplementedError
 
-    def layers(self, sentences: list[list[str]]) -> list[np.ndarray]:
-        """For each sentence, all layers of its words without boundaries, shape (L + 1, words, 2P)."""
+    def layers(self, sentences: list[Sentence]) -> list[np.ndarray]:
+        """For each sentence of one batch, all layers of its words without boundaries, shape (L + 1, words, 2P)."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Waits until the device is done."""
+
+    def do_time(self, sentences: list[Sentence], batch_size: int) -> dict[str, Any]:
+        """Seconds to embed all sentences, in order."""
+        start = time.perf_counter()
+        for batch in batches(sentences, batch_size):
+            self.embed(batch)
+        self.synchronize()
+        return {"seconds": time.perf_counter() - start}
+
+    def do_layers(self, sentences: list[Sentence], path: str) -> dict[str, Any]:
+        """Writes the layers of each sentence to a file of arrays."""
+        np.savez(path, *self.layers(sentences))
+        return {"path": path}
+
+    def do_memory(self, sentences: list[Sentence], times: int) -> dict[str, Any]:
+        """Memory before, at the peak of, and after embedding one batch, as often as asked."""
+        measured = []
+        for _ in range(times):
+            before, is_exact = resident(), reset_peak()
+            self.embed(sentences)
+            self.synchronize()
+            measured.append({"before": before, "peak": peak(), "after": resident(), "is_exact": is_exact})
+        return {"forwards": measured}
 
 
-def serve(side: Side) -> None:
-    """Answers requests on standard input until it ends."""
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if request["do"] == "time":
-            start = time.perf_counter()
-            for batch in batches(request["sentences"], request["batch_size"]):
-                side.embed(batch)
-            print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
-        else:
-            np.savez(request["path"], *side.layers(request["sentences"]))
-            print(json.dumps({"saved": request["path"]}), flush=True)
+def serve(make: Callable[..., Side]) -> None:
+    """Makes the side with the settings of the command line, says how long that took, and answers until input ends.
+
+    Args:
+        make: Loads the side. It is called with the settings as keywords.
+    """
+    # What libraries print goes to stderr, so that answers stay alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(values: dict[str, Any]) -> None:
+        answers.write(json.dumps(values) + "\n")
+        answers.flush()
+
+    settings = json.loads(sys.argv[1])
+    import_seconds = time.time() - settings.pop("started")
+    try:
+        before, is_exact = resident(), reset_peak()
+        start = time.perf_counter()
+        side = make(**settings)
+        answer(
+            {
+                "import_seconds": import_seconds,
+                "load_seconds": time.perf_counter() - start,
+                "memory": {"before": before, "peak": peak(), "after": resident(), "is_exact": is_exact},
+                "versions": side.versions,
+            }
+        )
+        for line in sys.stdin:
+            request = json.loads(line)
+            answer(getattr(side, f"do_{request.pop('do')}")(**request))
+    except Exception as error:
+        traceback.print_exc()
+        answer({"error": f"{type(error).__name__}: {error}"})
