@@ -152,13 +152,13 @@ class FusedWalk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of `forward`'s arguments."""
-        vectors, *tensors = ctx.saved_tensors[:7]
+        vectors, *tensors = ctx.saved_tensors  # once: gradient checkpointing allows no second look
         words = WalkedWords(vectors, ctx.occurrences, ctx.batch_sizes)
         weights, state = Weights(*tensors[:4]), (tensors[4], tensors[5])
         wanted = ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # create_graph: the gradients are to be differentiated in turn
             return (None, None, None, None, *_differentiable(weights, ctx.clips, words, state, wanted, gradients))
-        kept = _Kept(*ctx.saved_tensors[7:])
+        kept = _Kept(*tensors[6:])
         return (None, None, None, None, *_gradients(weights, ctx.clips, words, state, kept, wanted, gradients))
 
 
