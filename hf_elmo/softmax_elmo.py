@@ -1,6 +1,7 @@
 """The softmax over words of ELMo's language models: over all of them in pieces, or over words drawn by chance."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -174,7 +175,7 @@ class _LogSumExp(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> torch.Tensor:
         result = hidden.new_full((len(hidden),), -torch.inf, dtype=_precise(hidden.dtype))
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _without_autocast(hidden.device.type):
             for columns in _pieces(len(weight), COLUMNS):
                 part = weight[columns].to(dtype)
                 for rows in _pieces(len(hidden), ROWS):
@@ -194,7 +195,7 @@ class _LogSumExp(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         # Where no column is left the logits are -inf too, and their difference would be no number.
         result = result.clamp(min=torch.finfo(result.dtype).min)
-        with torch.autocast(hidden.device.type, enabled=False):
+        with _without_autocast(hidden.device.type):
             for columns in _pieces(len(weight), COLUMNS):
                 part = weight[columns].to(ctx.dtype)
                 part_gradient = torch.zeros_like(part, dtype=precise)
@@ -220,6 +221,10 @@ class _LogSumExp(torch.autograd.Function):
 
 def _precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _pieces(length: int, size: int) -> list[slice]:

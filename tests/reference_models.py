@@ -19,7 +19,7 @@ from tests.reference import Architecture, Array
 def config_of(architecture: Architecture, **overrides: Any) -> ElmoConfig:
     """The configuration of an architecture, read from its options."""
     fields = parse_options(architecture.options(), "options.json").fields
-    return ElmoConfig(**fields, use_token_projection=architecture.has_token_projection, **overrides)
+    return ElmoConfig(**{**fields, "use_token_projection": architecture.has_token_projection, **overrides})
 
 
 def state_dict_of(architecture: Architecture, weights: Mapping[str, Array]) -> dict[str, torch.Tensor]:
