@@ -1,5 +1,7 @@
 """The token layer of ELMo: the characters of a word to a vector that knows no context."""
 
+from collections import defaultdict
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -7,6 +9,9 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from .configuration_elmo import ElmoConfig
+from .fast_paths_elmo import is_enabled, is_plain, why_not_direct
+from .packed_weights_elmo import PackedWeight, WeightWatch
+from .word_cache_elmo import WordCache, words_of_rows
 
 
 class ElmoHighway(nn.Module):
@@ -49,11 +54,14 @@ class ElmoCharacterEncoder(nn.Module):
             self.word_embeddings = nn.Embedding(rows, config.word_embedding_size, padding_idx=0)
         features = config.num_filters + (config.word_embedding_size or 0)
         self.projection = nn.Linear(features, config.projection_size) if config.use_token_projection else None
+        self.word_cache = WordCache()
+        self.watch = WeightWatch()
+        self.packed: defaultdict[str, PackedWeight] = defaultdict(PackedWeight)
 
     def forward(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Maps character ids (words, characters) and, where words have vectors, word ids (words,) to (words, P)."""
-        characters = self.character_embeddings(character_ids).transpose(1, 2)
-        pooled = [convolution(characters).amax(dim=-1) for convolution in self.convolutions]
+        characters = self.character_embeddings(character_ids)
+        pooled = [self._convolve(cast(nn.Conv1d, convolution), characters) for convolution in self.convolutions]
         features = self.activation(torch.cat(pooled, dim=-1))
         for highway in self.highways:
             features = highway(features)
@@ -61,23 +69,125 @@ class ElmoCharacterEncoder(nn.Module):
             features = torch.cat([self.word_embeddings(word_ids), features], dim=-1)
         return features if self.projection is None else self.projection(features)
 
-    def encode_words(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
-        """`forward`, computing each distinct word once and no more padding characters than it takes.
+    @staticmethod
+    def _convolve(convolution: nn.Conv1d, characters: torch.Tensor) -> torch.Tensor:
+        """The largest value of each filter (words, filters) over the characters (words, characters, size)."""
+        if (
+            not is_enabled("convolutions_as_products")
+            or torch.compiler.is_exporting()
+            or not is_plain(convolution, nn.Conv1d)
+        ):
+            return convolution(characters.transpose(1, 2)).amax(dim=-1)
+        return nn.functional.linear(
+            windows(characters, convolution), convolution.weight.flatten(1), convolution.bias
+        ).amax(dim=1)
 
-        Both are exact, for gradients too: equal words have equal vectors, and all windows that lie wholly in the
-        padding have the same value, so that the maximum needs only one of them.
+    def _forward_without_gradients(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None) -> torch.Tensor:
+        """`forward` over packed weights, in fewer passes over the memory."""
+
+        def product(name: str, inputs: torch.Tensor) -> torch.Tensor:
+            module = self.get_submodule(name)
+            weight, bias = cast(torch.Tensor, module.weight), cast(torch.Tensor, module.bias)
+            return self.packed[name].product(inputs, weight.flatten(1), bias)
+
+        characters = self.character_embeddings(character_ids)
+        pooled = []
+        for index, convolution in enumerate(cast(list[nn.Conv1d], list(self.convolutions))):
+            places = windows(characters, convolution)
+            values = product(f"convolutions.{index}", places.flatten(0, 1))
+            pooled.append(values.view(*places.shape[:2], -1).amax(dim=1))
+        features = self.activation(torch.cat(pooled, dim=-1))
+        for index in range(len(self.highways)):
+            carry = product(f"highways.{index}.carry", features).sigmoid_()
+            features = torch.lerp(features, product(f"highways.{index}.transform", features).relu_(), carry)
+        if self.word_embeddings is not None:
+            features = torch.cat([self.word_embeddings(word_ids), features], dim=-1)
+        return features if self.projection is None else product("projection", features)
+
+    def encode_words(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """`forward`, computing each distinct word once and no more padding characters than it takes."""
+        vectors, occurrences = self.encode_distinct_words(character_ids, word_ids)
+        return vectors[occurrences]
+
+    def encode_distinct_words(
+        self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The vectors of the distinct words, and which of them each word is.
+
+        Exact, for gradients too: equal words have equal vectors, and all windows that lie wholly in the padding have
+        the same value, so that the maximum needs only one of them.
+
+        Args:
+            character_ids: Shape (words, characters).
+            word_ids: Shape (words,), where words have vectors.
+
+        Returns:
+            Vectors (distinct, P), and numbers of them, shape (words,).
         """
         if not len(character_ids):
-            return character_ids.new_zeros(0, self.output_size, dtype=self.character_embeddings.weight.dtype)
-        if word_ids is None:
-            words, occurrences = torch.unique(character_ids, dim=0, return_inverse=True)
-        else:
-            both = torch.cat([character_ids, word_ids[:, None]], dim=-1)
-            distinct, occurrences = torch.unique(both, dim=0, return_inverse=True)
-            words, word_ids = distinct[:, :-1], distinct[:, -1]
+            empty = character_ids.new_zeros(0, self.output_size, dtype=self.character_embeddings.weight.dtype)
+            return empty, character_ids.new_zeros(0)
+        rows = character_ids if word_ids is None else torch.cat([character_ids, word_ids[:, None]], dim=-1)
+        rows, occurrences = torch.unique(rows, dim=0, return_inverse=True)
+        if self.why_not_direct() is not None:
+            return self._encode(rows, character_ids.shape[1], self), occurrences
+        self._refresh()
+        if self.why_not_cached() is not None:
+            return self._encode(rows, character_ids.shape[1], self._forward_without_gradients), occurrences
+        words = words_of_rows(rows, int(rows.max()))
+        vectors = self.character_embeddings.weight.new_empty(len(rows), self.output_size)
+        new = self.word_cache.find(words, vectors)
+        if new:
+            vectors[new] = found = self._encode(rows[new], character_ids.shape[1], self._forward_without_gradients)
+            self.word_cache.keep([words[number] for number in new], found)
+        return vectors, occurrences
+
+    def _encode(
+        self, rows: torch.Tensor, characters: int, encode: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+    ) -> torch.Tensor:
+        """Vectors (distinct, P) of rows of so many characters, with a word id behind them where words have vectors."""
+        words, word_ids = rows[:, :characters], None if rows.shape[1] == characters else rows[:, characters]
         varying = (words != words[:, -1:]).any(dim=0).nonzero()
         longest = int(varying[-1]) + 1 if len(varying) else 0
-        return self(words[:, : longest + self.widest_filter], word_ids)[occurrences]
+        return encode(words[:, : longest + self.widest_filter], word_ids)
+
+    def _refresh(self) -> None:
+        """Makes packed weights and kept vectors those of the weights as they are now."""
+        has_changed = self.watch.have_changed(*self.parameters())
+        if has_changed or self.why_not_cached() is not None:
+            self.word_cache.clear()
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Conv1d):
+                self.packed[name].renew(module.weight.flatten(1), has_changed)
+
+    def why_not_cached(self) -> str | None:
+        """Why vectors of words are not kept from call to call, or None where they are."""
+        if not is_enabled("word_cache"):
+            return "the cache of words is switched off"
+        if self.character_embeddings.weight.device.type != "cpu":
+            return "the cache of words is for the CPU"
+        return self.why_not_direct()
+
+    def why_not_direct(self) -> str | None:
+        """Why the token layer goes through its modules one after the other, or None where it need not."""
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
+            return "the token layer takes gradients"
+        leaves = [module for module in self.modules() if isinstance(getattr(module, "weight", None), torch.Tensor)]
+        if (
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or not all(
+                is_plain(leaf, nn.Conv1d) or is_plain(leaf, nn.Linear) or is_plain(leaf, nn.Embedding)
+                for leaf in leaves
+            )
+        ):
+            return "the token layer is not made of plain modules (an adapter, a hook, an offloaded layer)"
+        return why_not_direct(self.character_embeddings.weight.device)
+
+
+def windows(characters: torch.Tensor, convolution: nn.Conv1d) -> torch.Tensor:
+    """What a convolution sees at each place: characters (words, n, size) to (words, n - width + 1, size * width)."""
+    return characters.unfold(1, convolution.kernel_size[0], 1).flatten(2)
 
 
 __all__ = ["ElmoCharacterEncoder", "ElmoHighway"]

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
+from torch import nn
+
 FAST_PATHS = {
     "fused_recurrence": "The LSTM's steps in few passes over their memory, with one product for all weight gradients.",
     "packed_weights": "Weight matrices laid out again for oneDNN's kernels, at the cost of their memory once more.",
+    "convolutions_as_products": "The character convolutions as matrix products over windows.",
     "distinct_words": "The first layer's input product for each distinct word once.",
     "word_cache": "Vectors of the token layer kept from call to call while its weights stay as they are.",
 }
@@ -58,4 +62,26 @@ def without_fast_paths(*names: str) -> Iterator[None]:
         _off.reset(token)
 
 
-__all__ = ["FAST_PATHS", "is_enabled", "without_fast_paths"]
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether calling a module does nothing but what its class does with its own weight."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    weight = module.weight
+    return (
+        type(module) is kind
+        and not any(hooks)
+        and "forward" not in vars(module)
+        and type(weight) in (nn.Parameter, torch.Tensor)
+        and not weight.is_meta
+    )
+
+
+def why_not_direct(device: torch.device) -> str | None:
+    """Why weights may not be used past their modules and past the dispatch of operations now, or None."""
+    if torch.is_autocast_enabled(device.type):
+        return "autocast chooses the types of the products"
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "a transform of torch.func or forward-mode differentiation goes through the operations"
+    return None
+
+
+__all__ = ["FAST_PATHS", "is_enabled", "is_plain", "why_not_direct", "without_fast_paths"]

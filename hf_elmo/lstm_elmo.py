@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from .fast_paths_elmo import is_enabled
+from .fast_paths_elmo import is_enabled, is_plain, why_not_direct
 from .fused_lstm_elmo import PackedWeights, Weights, fused_walk
 from .lstm_steps_elmo import Clips, State, WalkedWords, cell_step, clipped, walk
 
@@ -37,6 +37,10 @@ class Packing:
     backward_order: torch.Tensor
     batch_sizes: list[int]
     distinct_words: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def without_distinct_words(self) -> "Packing":
+        """For a layer whose inputs differ from place to place."""
+        return self if self.distinct_words is None else replace(self, distinct_words=None)
 
     def to(self, device: torch.device) -> "Packing":
         """The packing on a device: the layers of a model that is spread over several have one each."""
@@ -116,28 +120,11 @@ class ElmoLstm(nn.Module):
             return "the fused recurrence is switched off"
         linears = {name: getattr(self, name) for name in ("input_gates", "recurrent_gates", "projection")}
         for name, linear in linears.items():
-            if not _is_plain(linear):
+            if not is_plain(linear, nn.Linear):
                 return f"{name} is no plain Linear (an adapter, a hook, a quantised or offloaded layer)"
         if len({(linear.weight.dtype, linear.weight.device) for linear in linears.values()}) > 1:
             return "the weights differ in type or device"
-        device = self.projection.weight.device.type
-        if torch.is_autocast_enabled(device):
-            return "autocast chooses the types of the products"
-        if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
-            return "a transform of torch.func or forward-mode differentiation goes through the operations"
-        return None
-
-
-def _is_plain(linear: nn.Module) -> bool:
-    """Whether calling a module does nothing but `linear(x, weight, bias)`."""
-    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
-    return (
-        type(linear) is nn.Linear
-        and not any(hooks)
-        and "forward" not in vars(linear)
-        and type(linear.weight) in (nn.Parameter, torch.Tensor)
-        and not linear.weight.is_meta
-    )
+        return why_not_direct(self.projection.weight.device)
 
 
 def run_lstm(

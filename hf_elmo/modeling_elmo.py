@@ -1,7 +1,7 @@
 """ELMo (Peters et al. 2018): characters -> words -> a bidirectional language model -> mixes of its layers -> heads."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -16,6 +16,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .character_encoder_elmo import ElmoCharacterEncoder, ElmoHighway
 from .configuration_elmo import ElmoConfig
+from .fast_paths_elmo import is_enabled
 from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstm
 from .softmax_elmo import ElmoSoftmax
 
@@ -111,8 +112,9 @@ class ElmoLayer(GradientCheckpointingLayer):
         Returns:
             [forward; backward] of this layer (batch, seq, 2P), and the final output and cell.
         """
-        if dropout:
-            hidden_states = nn.functional.dropout(hidden_states, dropout, self.training)
+        if dropout and self.training:
+            hidden_states = nn.functional.dropout(hidden_states, dropout)
+            packing = packing and packing.without_distinct_words()
         outputs: list[torch.Tensor] = []
         finals: list[State] = []
         parts = zip(hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
@@ -165,6 +167,7 @@ class ElmoEncoder(nn.Module):
         for layer, hidden, cell in zip(self.layers, *first, strict=True):
             output, *final = layer(layers[-1], mask, hidden[:batch], cell[:batch], packing, dropout)
             layers.append(output)
+            packing = packing and packing.without_distinct_words()
             if states is not None:  # rows that this batch does not use keep their states
                 unused = (state[batch:].to(output.device) for state in (hidden, cell))
                 final = [torch.cat(parts) for parts in zip(final, unused, strict=True)]
@@ -402,13 +405,23 @@ class ElmoModel(ElmoPreTrainedModel):
             flat_ids = None if word_ids is None else word_ids.flatten()
             words = self.embeddings(input_ids.flatten(0, 1), flat_ids)
             return words.unflatten(0, mask.shape) * mask[..., None], None
-        return self._embed_words(input_ids, word_ids, mask), pack_words(mask)
+        return self._embed_words(input_ids, word_ids, mask)
 
     @torch.compiler.disable
-    def _embed_words(self, input_ids: torch.Tensor, word_ids: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
-        vectors = self.embeddings.encode_words(input_ids[mask], None if word_ids is None else word_ids[mask])
+    def _embed_words(
+        self, input_ids: torch.Tensor, word_ids: torch.Tensor | None, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, Packing]:
+        vectors, occurrences = self.embeddings.encode_distinct_words(
+            input_ids[mask], None if word_ids is None else word_ids[mask]
+        )
         padded = vectors.new_zeros(*mask.shape, vectors.shape[-1])
-        return padded.masked_scatter(mask[..., None], vectors)
+        padded = padded.masked_scatter(mask[..., None], vectors[occurrences])
+        packing = pack_words(mask)
+        # With gradients every place keeps its own: those of the token layer may be asked for word by word.
+        if is_enabled("distinct_words") and not vectors.requires_grad and 2 * len(vectors) <= len(occurrences):
+            numbers = occurrences.new_zeros(mask.shape).masked_scatter(mask, occurrences)
+            packing = replace(packing, distinct_words=(vectors, numbers.flatten()))
+        return padded, packing
 
 
 class ElmoForPreTraining(ElmoPreTrainedModel):
@@ -438,6 +451,25 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.softmax = ElmoSoftmax(config.word_vocab_size, config.projection_size)
         self.post_init()
         self.apply_freezing()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As `PreTrainedModel.from_pretrained`. Where the folder has no softmax, as after the conversion of an HDF5
+        file, a new one is initialised, and a warning says so; `word_vocab_size=` then says for how many words.
+
+        Raises:
+            ValueError: When the folder has a softmax over another number of words.
+        """
+        try:
+            return super().from_pretrained(*args, **kwargs)
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise ValueError(
+                f"The weights in {args[0] if args else 'the checkpoint'} have other sizes than the configuration says; "
+                "where it is the softmax, leave out `word_vocab_size=` to keep it with its vocabulary, or pass "
+                "`ignore_mismatched_sizes=True` to begin with a new one for another vocabulary."
+            ) from error
 
     def apply_freezing(self) -> None:
         """Makes everything trainable but the mixes of the layers."""

@@ -71,6 +71,7 @@ def _why_not(attempt: Callable[[], list[torch.Tensor]], expected: list[torch.Ten
     return f"oneDNN's operators in torch {torch.__version__} give other numbers than expected"
 
 
+@torch.inference_mode(False)
 def _pack(weight: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
 
@@ -111,6 +112,30 @@ def why_not_packable(weight: torch.Tensor) -> str | None:
     return why_not_packed(weight.dtype)
 
 
+class WeightWatch:
+    """Notices that tensors are no longer what they were, whatever way they were changed in."""
+
+    def __init__(self) -> None:
+        self._identities: list[tuple[Any, ...]] | None = None
+        self._fingerprints: list[Fingerprint] = []
+
+    def __reduce__(self) -> tuple[type["WeightWatch"], tuple[()]]:
+        return WeightWatch, ()
+
+    @torch.no_grad()
+    def have_changed(self, *tensors: torch.Tensor) -> bool:
+        """Whether these are other tensors, or hold other numbers, than at the last call."""
+        identities = [_identity(tensor) for tensor in tensors]
+        fingerprints = [_fingerprint(tensor) for tensor in tensors]
+        unchanged = identities == self._identities and all(
+            torch.equal(new, old)
+            for new_sums, old_sums in zip(fingerprints, self._fingerprints, strict=True)
+            for new, old in zip(new_sums, old_sums, strict=True)
+        )
+        self._identities, self._fingerprints = identities, fingerprints
+        return not unchanged
+
+
 class PackedWeight:
     """A packed copy of a matrix that changes now and then.
 
@@ -119,8 +144,7 @@ class PackedWeight:
 
     def __init__(self) -> None:
         self._packed: torch.Tensor | None = None
-        self._identity: tuple[Any, ...] | None = None
-        self._fingerprint: Fingerprint | None = None
+        self._watch = WeightWatch()
 
     def __reduce__(self) -> tuple[type["PackedWeight"], tuple[()]]:
         return PackedWeight, ()
@@ -130,19 +154,20 @@ class PackedWeight:
         """Whether there is a copy."""
         return self._packed is not None
 
-    @torch.no_grad()
     def update(self, weight: torch.Tensor) -> None:
         """Makes the copy one of the weight (out, in) as it is now, or drops it where it cannot be used."""
         if why_not_packable(weight) is not None:
-            self._packed = self._identity = self._fingerprint = None
-            return
-        version = None if weight.is_inference() else weight._version
-        identity = (weight.data_ptr(), version, weight.dtype, weight.shape, weight.stride())
-        fingerprint = _fingerprint(weight)
-        if identity == self._identity and _is_equal(fingerprint, self._fingerprint):
-            return
-        self._packed = None  # before the new one is made: never two at a time
-        self._packed, self._identity, self._fingerprint = _pack(weight), identity, fingerprint
+            self._packed = None
+        else:
+            self.renew(weight, self._watch.have_changed(weight))
+
+    def renew(self, weight: torch.Tensor, has_changed: bool) -> None:
+        """`update` where the weight is watched already."""
+        if why_not_packable(weight) is not None:
+            self._packed = None
+        elif has_changed or self._packed is None:
+            self._packed = None  # before the new one is made: never two at a time
+            self._packed = _pack(weight)
 
     def product(
         self,
@@ -162,10 +187,16 @@ class PackedWeight:
         Returns:
             New memory of shape (rows, out).
         """
-        if self._packed is not None:
-            return _packed_product(inputs, self._packed, bias, limit)
+        packed = self._packed
+        if packed is not None:
+            return _packed_product(inputs, packed, bias, limit)
         product = nn.functional.linear(inputs, weight, bias)
         return product if limit is None else product.clamp_(-limit, limit)
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    version = None if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), version, tensor.dtype, tensor.device, tensor.shape, tensor.stride()
 
 
 def _fingerprint(weight: torch.Tensor) -> Fingerprint:
@@ -174,8 +205,4 @@ def _fingerprint(weight: torch.Tensor) -> Fingerprint:
     return flat[:whole].view(-1, FINGERPRINT_STRIDE).sum(dim=1, dtype=torch.float32), flat[whole:].clone()
 
 
-def _is_equal(new: Fingerprint, old: Fingerprint | None) -> bool:
-    return old is not None and all(torch.equal(a, b) for a, b in zip(new, old, strict=True))
-
-
-__all__ = ["PackedWeight", "tanh", "why_not_packable"]
+__all__ = ["PackedWeight", "WeightWatch", "tanh", "why_not_packable"]

@@ -55,6 +55,7 @@ CODE_FILES = {
     "pipeline_elmo.py",
     "softmax_elmo.py",
     "tokenization_elmo.py",
+    "word_cache_elmo.py",
     "word_splitters_elmo.py",
 }
 # The same weights at another place in memory may be multiplied in another order.

@@ -13,7 +13,7 @@ from tests.assertions import PARITY_TOLERANCE, assert_close, assert_zero_at_padd
 from tests.saved_folders import varied_model
 from tests.tiny_models import SENTENCES, tiny_batch
 
-ROUNDING = 1e-5
+ROUNDING = 2e-5  # of float32, after 23 steps of two layers
 MODELS = [ElmoModel, ElmoForSequenceClassification, ElmoForTokenClassification]
 DYNAMIC = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
 INPUTS = {"input_ids": DYNAMIC, "attention_mask": DYNAMIC}

@@ -23,6 +23,7 @@ CODE = [
     "pipeline_elmo.py",
     "softmax_elmo.py",
     "tokenization_elmo.py",
+    "word_cache_elmo.py",
 ]
 
 
