@@ -139,6 +139,12 @@ class Bench:
             self._workers[key] = self.new_worker(*key)
         return self._workers[key]
 
+    def forget(self) -> None:
+        """Empties the caches of words, so that a measurement does not depend on those before it."""
+        for (side, _, _), worker in self._workers.items():
+            if side not in (ALLENNLP, SIMPLE_ELMO):
+                worker.ask("forget")
+
     def workers(self, *sides: str) -> dict[str, Worker]:
         """Ours, which comes first, and those of the others that take part."""
         present = [side for side in sides if side not in (ALLENNLP, SIMPLE_ELMO) or side in self.peers]

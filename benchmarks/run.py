@@ -127,6 +127,7 @@ def measure(bench: Bench, chosen: list[Measurement], path: Path, quick: bool) ->
     results = read_results(path) if path.exists() else {"measurements": {}}
     for measurement in chosen:
         bench.say(f"{measurement.name}: {measurement.title}")
+        bench.forget()
         try:
             result = measurement.measure(bench)
         except NotMeasured as reason:

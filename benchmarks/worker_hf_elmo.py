@@ -1,7 +1,8 @@
 """This package as one side of a comparison, and the same model with PyTorch's own LSTM as another."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from statistics import median
 from typing import Any, cast
@@ -63,6 +64,11 @@ class HfElmo(TorchSide):
         """Embeds one batch, from words to vectors."""
         self.model(**self.tokenize(sentences))
 
+    def do_forget(self) -> dict[str, Any]:
+        """Empties the cache of words."""
+        self.model.embeddings.word_cache.clear()
+        return {}
+
     def do_precisions(self) -> dict[str, Any]:
         """The precisions that models can be loaded in."""
         return {"precisions": list(PRECISIONS)}
@@ -82,8 +88,7 @@ class HfElmo(TorchSide):
             `seconds` of the whole, and of the products for each kernel and kind and the fastest of each kind.
         """
         in_order = batches(sorted(sentences, key=len), batch_size)
-        shapes: list[tuple[int, int]] = []
-        with self.model.embeddings.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape))):
+        with recorded_words(self.model.embeddings) as shapes:
             start = time.perf_counter()
             for batch in in_order:
                 self.embed(batch)
@@ -96,19 +101,12 @@ class HfElmo(TorchSide):
         """The products of batches whose token layer got words of such shapes (words, characters)."""
         config = self.model.config
         products = []
-        for words, characters in shapes or map(self._distinct_words, in_order):
+        for words, characters in shapes:
             products += token_products(config, words, characters)
         for batch in in_order:
-            distinct, _ = self._distinct_words(batch)
+            distinct = len({word for sentence in batch for word in sentence}) + 2
             products += lstm_products(config, [len(sentence) + 2 for sentence in batch], distinct)
         return products
-
-    def _distinct_words(self, batch: list[Sentence]) -> tuple[int, int]:
-        """Distinct words of a batch, boundaries counted, and the characters that differ among them."""
-        words = {word for sentence in batch for word in sentence}
-        widest = max(width for width, _ in self.model.config.filters)
-        longest = max(len(word.encode()) for word in words) + 2 + widest
-        return len(words) + 2, min(longest, self.model.config.max_characters_per_token)
 
     def do_tokenizer(self, lines: list[Sentence], repeats: int, batch_size: int) -> dict[str, Any]:
         """Words a second from words or text to character ids: the median of several runs of each way."""
@@ -133,6 +131,26 @@ class HfElmo(TorchSide):
         return {
             "words_per_second": {name: count / median_seconds(way, repeats) for name, (count, way) in ways.items()}
         }
+
+
+@contextmanager
+def recorded_words(encoder: Any) -> Iterator[list[tuple[int, int]]]:
+    """The shapes (words, characters) of what the token layer computes under `with`, by whatever path it does."""
+    shapes: list[tuple[int, int]] = []
+    original = encoder._encode
+
+    def record(rows: torch.Tensor, characters: int, encode: Callable[..., torch.Tensor]) -> torch.Tensor:
+        def recorded(words: torch.Tensor, *others: Any) -> torch.Tensor:
+            shapes.append((words.shape[0], words.shape[1]))
+            return encode(words, *others)
+
+        return original(rows, characters, recorded)
+
+    encoder._encode = record  # not a hook, which would keep the fast path from running
+    try:
+        yield shapes
+    finally:
+        del encoder._encode
 
 
 def in_batches(tokenizer: ElmoTokenizer, inputs: list[Any], batch_size: int, **options: Any) -> None:

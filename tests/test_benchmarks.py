@@ -35,14 +35,17 @@ def modules() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a text of 300 lines."""
+    """A folder with a text of 300 lines, in which new words turn up to the end."""
     folder = tmp_path_factory.mktemp("benchmarks")
     numbers = random.Random(0)
-    vocabulary = ["".join(numbers.choices("abcdefgé", k=numbers.randint(1, 12))) for _ in range(500)]
-    lines = [" ".join([*numbers.choices(vocabulary, k=numbers.randint(8, 40)), "."]) for _ in range(300)]
+    lines = [" ".join([*(new_word(numbers) for _ in range(numbers.randint(8, 40))), "."]) for _ in range(300)]
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     (folder / "README.md").write_text(README)
     return folder
+
+
+def new_word(numbers: random.Random) -> str:
+    return "".join(numbers.choices("abcdefgé", k=numbers.randint(1, 12)))
 
 
 def run_benchmarks(work: Path, *arguments: str) -> Result:
