@@ -466,8 +466,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             if "ignore_mismatched_sizes" not in str(error):
                 raise
             raise ValueError(
-                f"The weights in {args[0] if args else 'the checkpoint'} have other sizes than the configuration says; "
-                "where it is the softmax, leave out `word_vocab_size=` to keep it with its vocabulary, or pass "
+                f"The weights in {args[0] if args else 'the checkpoint'} have other sizes than the configuration "
+                "says; where it is the softmax, leave out `word_vocab_size=` to keep it with its vocabulary, or pass "
                 "`ignore_mismatched_sizes=True` to begin with a new one for another vocabulary."
             ) from error
 
