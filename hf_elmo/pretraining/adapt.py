@@ -96,7 +96,7 @@ def adapt(
         "word_splitter": splitter,
         "vocabulary_size": vocabulary_size,
         "minimum_count": minimum_count,
-        "settings": dict(settings or {}),
+        **{f"field {name}": value for name, value in (settings or {}).items()},
         **choices.identity(),
     }
     facts = open_run(output, identity)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .arguments import PROTOCOLS, ElmoPreTrainingArguments
 
 # Learning rate, schedule, warm-up (share of the steps) and norm at which gradients are cut, where nothing is said.
@@ -132,6 +134,7 @@ class TrainingChoices:
             warmup_steps=warmup,
             max_grad_norm=self.decided("clip"),
             weight_decay=self.weight_decay,
+            use_cpu=not torch.accelerator.is_available(),
             bf16=self.precision == "bf16",
             fp16=self.precision == "fp16",
             seed=self.seed,

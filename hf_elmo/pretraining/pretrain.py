@@ -191,7 +191,7 @@ def pretrain(
     read_config(config, len(given_words) if given_words else vocabulary_size or 2, **(settings or {}))
     identity = {
         "config": config if config in SIZE_NAMES else fingerprint(Path(config)),
-        "settings": dict(settings or {}),
+        **{f"field {name}": value for name, value in (settings or {}).items()},
         "train": [fingerprint(part.path) for part in corpus.parts if isinstance(part, TextFile)],
         "word_splitter": word_splitter,
         "vocabulary": None if vocabulary is None else fingerprint(vocabulary),

@@ -15,8 +15,8 @@ import torch.distributed
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from .arguments import ElmoPreTrainingArguments
 from .checkpoints import last_checkpoint, load_position, save_position, staged_checkpoint
@@ -156,6 +156,12 @@ class ElmoPreTrainer(Trainer):
             position = load_position(Path(resume_from_checkpoint), self.args.process_index, self.args.world_size)
             data.load_state_dict(position["data"])
             self._states = position["states"]
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / TRAINER_STATE))
+            *_, max_steps = self.set_initial_training_values(self.args, self.get_train_dataloader())
+            if state.global_step >= max_steps:  # Trainer would do one step more
+                self._load_from_checkpoint(resume_from_checkpoint)
+                self.state = state
+                return TrainOutput(state.global_step, 0.0, {})
         else:
             data.restart()
             self._states = None
