@@ -65,7 +65,7 @@ class ElmoForPreTrainingOutput(ModelOutput):
     forward_logits: torch.Tensor | None = None
     backward_logits: torch.Tensor | None = None
     states: State | None = None
-    hidden_states: tuple[torch.Tensor, ...] | None = None
+    hidden_states: tuple[torch.Tensor | None, ...] | None = None
 
 
 class LayerWeights(NamedTuple):
@@ -518,7 +518,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             reduction: `"mean"` over the words with labels, or `"none"` for the loss of each word.
             num_items_in_batch: What to divide the sum of each direction's losses by in the place of the number of its
                 labels: that of the labels of one direction in all the batches whose gradients are added up.
-            **kwargs: `output_hidden_states`, `return_dict`.
+            **kwargs: `output_hidden_states` for all layers, or the numbers of some; `return_dict`.
 
         Raises:
             ValueError: When a shape is not as described, when a label is no word of the softmax, or when the two ways
@@ -546,8 +546,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output.forward_loss, output.backward_loss = losses
         if output_logits:
             output.forward_logits, output.backward_logits = self.softmax(forward_hidden), self.softmax(backward_hidden)
-        if kwargs.get("output_hidden_states", self.config.output_hidden_states):
-            output.hidden_states = tuple(layers)
+        if wanted := kwargs.get("output_hidden_states", self.config.output_hidden_states):
+            output.hidden_states = select_layers(layers, wanted)
         return output
 
     def _run_streams(
@@ -652,6 +652,15 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         """How many words a loss draws now, or None for the whole vocabulary."""
         drawn = self.config.num_sampled_words
         return drawn if self.training and drawn is not None and 2 * drawn <= self.num_words else None
+
+
+def select_layers(layers: list[torch.Tensor], wanted: bool | int | list[int]) -> tuple[torch.Tensor | None, ...]:
+    """All layers, or None in the place of those that are not asked for; numbers below 0 count from the end."""
+    if isinstance(wanted, bool):
+        return tuple(layers)
+    numbers = [wanted] if isinstance(wanted, int) else wanted
+    count = len(layers)
+    return tuple(layer if index in numbers or index - count in numbers else None for index, layer in enumerate(layers))
 
 
 def turn_words(mask: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,13 @@ from unittest.mock import patch
 import torch
 from transformers.models.auto import modeling_auto
 
-from hf_elmo import ElmoConfig, ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel
+from hf_elmo import (
+    ElmoConfig,
+    ElmoForPreTraining,
+    ElmoForSequenceClassification,
+    ElmoForTokenClassification,
+    ElmoModel,
+)
 from tests.tiny_models import tiny_config
 from tests.transformers_source import transformers_tests
 
@@ -30,7 +36,9 @@ class ElmoModelTester:
         self.is_training = True
 
     def get_config(self) -> ElmoConfig:
-        return tiny_config(freeze_bilm=False, representation_dropout=0.0, num_labels=3)
+        return tiny_config(
+            freeze_bilm=False, representation_dropout=0.0, num_labels=3, word_vocab_size=9, bilm_dropout=0.0
+        )
 
     def prepare_config_and_inputs_for_common(self) -> tuple[ElmoConfig, dict[str, Any]]:
         config = self.get_config()
@@ -44,10 +52,16 @@ class ElmoModelTester:
 
 # The mixin tells base models from heads, and one head from another, by the class names that these tables hold.
 @patch.dict(modeling_auto.MODEL_MAPPING_NAMES, elmo="ElmoModel")
+@patch.dict(modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES, elmo="ElmoForPreTraining")
 @patch.dict(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES, elmo="ElmoForSequenceClassification")
 @patch.dict(modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, elmo="ElmoForTokenClassification")
 class ElmoModelTest(common.ModelTesterMixin, unittest.TestCase):
-    all_model_classes = (ElmoModel, ElmoForSequenceClassification, ElmoForTokenClassification)
+    all_model_classes = (
+        ElmoModel,
+        ElmoForPreTraining,
+        ElmoForSequenceClassification,
+        ElmoForTokenClassification,
+    )
     has_attentions = False
     test_resize_embeddings = False  # the rows of the character table are bytes
     test_can_init_all_missing_weights_before_2023 = True  # the mixin reads the year from a header that we do not have
@@ -55,6 +69,17 @@ class ElmoModelTest(common.ModelTesterMixin, unittest.TestCase):
     def setUp(self) -> None:
         self.model_tester = ElmoModelTester(self)
         self.config_tester = ConfigTester(self, config_class=ElmoConfig, projection_size=32)
+
+    def _prepare_for_class(
+        self, inputs_dict: dict[str, Any], model_class: type, return_labels: bool = False
+    ) -> dict[str, Any]:
+        """A language model gives its scores of words only on request; its labels are numbers of words."""
+        inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels=return_labels)
+        if model_class is ElmoForPreTraining:
+            inputs["output_logits"] = True
+            if return_labels:
+                inputs["labels"] = torch.zeros(inputs["input_ids"].shape[:2], dtype=torch.long)
+        return inputs
 
     def test_config(self) -> None:
         self.config_tester.common_properties = ["vocab_size", "num_hidden_layers"]
