@@ -121,6 +121,8 @@ def test_an_order_belongs_to_a_seed_and_an_epoch(tmp_path: Path) -> None:
     assert orders[0] == orders[1]
     assert all(sorted(order) == sorted(plain) for order in orders)
     assert all(one != other for one, other in zip([plain, *orders[1:]], orders[1:], strict=False))
+    files = Corpus([write_lines(tmp_path / f"file{number}", [str(number)]) for number in range(6)])
+    assert len({str(list(files.iterate(epoch, seed=1))) for epoch in range(4)}) > 1, "files come in the same order"
 
 
 @pytest.mark.parametrize("seed", [None, 5])
