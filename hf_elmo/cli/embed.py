@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from .main import app, friendly_errors
 
 if TYPE_CHECKING:
+    from ..embedding.embedder import ElmoEmbedder
     from ..embedding.job import JobReport, Progress
     from ..embedding.selection import Layers
 
@@ -247,3 +249,129 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
             bar.update(task, figures=figures)
 
         yield show
+
+
+FILE_HELP = "The sentences, in any format that `hf-elmo embed` reads."
+LAYER_HELP = "top, mix, average, or the number of a layer; 0 is the words alone."
+ModelArgument = Annotated[str, typer.Argument(help="A folder, or a repository on the Hub.", show_default=False)]
+FileArgument = Annotated[str, typer.Argument(help=FILE_HELP, show_default=False)]
+WordOption = Annotated[str, typer.Option("--word", "-w", help="The word.", show_default=False)]
+IgnoreCaseOption = Annotated[bool, typer.Option("--ignore-case", "-i", help="Capitals make no difference.")]
+FormatOption = Annotated[
+    str | None, typer.Option(help="As of `hf-elmo embed`; by default by the ending.", show_default=False)
+]
+ColumnOption = Annotated[str | None, typer.Option(help="The column with the sentence.", show_default=False)]
+PretokenizedOption = Annotated[bool, typer.Option("--pretokenized", help="Words are those between blanks.")]
+
+
+@app.command()
+def neighbors(
+    model: ModelArgument,
+    file: FileArgument,
+    word: WordOption,
+    top: Annotated[int, typer.Option(help="Neighbours of each occurrence.")] = 5,
+    occurrences: Annotated[int, typer.Option(help="Occurrences to show, the first ones of FILE.")] = 5,
+    layer: Annotated[str, typer.Option(help=LAYER_HELP)] = "top",
+    same_word: Annotated[bool, typer.Option("--same-word", help="Only other occurrences of the word.")] = False,
+    ignore_case: IgnoreCaseOption = False,
+    input_format: FormatOption = None,
+    column: ColumnOption = None,
+    pretokenized: PretokenizedOption = False,
+) -> None:
+    """Show where a word occurs in a file, and the words nearest to it there, in context (the paper's table 4).
+
+    **Examples**
+
+    `hf-elmo neighbors elmo-original news.txt --word bank`
+
+    `hf-elmo neighbors elmo-original news.txt --word play --same-word --occurrences 20 --top 3`
+    """
+    with friendly_errors(ValueError), exit_codes():
+        from rich.console import Console
+
+        from ..embedding.showing import sentences_of, show_occurrences
+
+        embedder = load_quietly(model)
+        read = sentences_of(file, input_format, column, pretokenized)
+        found = embedder.occurrences(word, read, top, parse_layers(layer), occurrences, same_word, ignore_case)
+        show_occurrences(found, Console())
+
+
+plot_app = typer.Typer(
+    help="Draw a word in context, or the weights of layers, as PNG or SVG.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(plot_app, name="plot")
+
+
+@plot_app.command("word")
+def plot_word_command(
+    model: ModelArgument,
+    file: FileArgument,
+    output: Annotated[Path, typer.Argument(help="The .png or .svg to write.", show_default=False)],
+    word: WordOption,
+    occurrences: Annotated[int, typer.Option(help="Occurrences to draw, the first ones of FILE.")] = 24,
+    ignore_case: IgnoreCaseOption = False,
+    input_format: FormatOption = None,
+    column: ColumnOption = None,
+    pretokenized: PretokenizedOption = False,
+) -> None:
+    """Draw the occurrences of a word in two dimensions, layer by layer (principal components).
+
+    **Example**
+
+    `hf-elmo plot word elmo-original news.txt bank.png --word bank`
+    """
+    with friendly_errors(ValueError), exit_codes():
+        from ..embedding.plots import check_plot_output, in_context, plot_word
+        from ..embedding.showing import sentences_of, vectors_of_occurrences
+
+        check_plot_output(output)
+        embedder = load_quietly(model)
+        read = sentences_of(file, input_format, column, pretokenized)
+        found, vectors = vectors_of_occurrences(embedder, read, word, occurrences, ignore_case)
+        plot_word(vectors, [in_context(words, position) for _, position, words in found], word, output)
+        typer.echo(f"{output}: {len(found)} occurrences of {word!r}, {vectors.shape[1]} layers.")
+
+
+@plot_app.command("weights")
+def plot_weights_command(
+    models: Annotated[list[str], typer.Argument(help="Folders, or repositories on the Hub.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .png or .svg to write.", show_default=False)],
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="What to call a model, once for each; by default its folder.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw the weights of the layers that fine-tuned models have learned, as figure 2 of the paper.
+
+    **Example**
+
+    `hf-elmo plot weights elmo-sst5 elmo-ner elmo-snli --output weights.svg`
+    """
+    with friendly_errors(ValueError), exit_codes():
+        from ..embedding.plots import check_plot_output, plot_layer_weights
+
+        check_plot_output(output)
+        if names and len(names) != len(models):
+            raise ValueError(f"--name is given {len(names)} times for {len(models)} models; give it once for each.")
+        learned = [load_quietly(model).model.layer_weights() for model in models]
+        titles = names or [Path(model).name or model for model in models]
+        plot_layer_weights(
+            [one.weights.float().numpy() for one in learned],
+            titles,
+            output,
+            [one.gamma.float().numpy() for one in learned],
+        )
+        typer.echo(f"{output}: the layer weights of {', '.join(titles)}.")
+
+
+def load_quietly(model: str) -> ElmoEmbedder:
+    """Loads a model without transformers' progress bars."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from ..embedding.embedder import ElmoEmbedder
+
+    disable_progress_bar()
+    return ElmoEmbedder.from_pretrained(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +15,13 @@ from ..configuration_elmo import ElmoConfig
 from ..modeling_elmo import ElmoModel, ElmoScalarMix
 from ..tokenization_elmo import ElmoTokenizer
 from .batching import batches_by_words, computed_in_halves, grouped
-from .neighbors import NearestWords, Neighbor, unit_vectors
+from .neighbors import NearestWords, Neighbor, Occurrence, find_occurrences, unit_vectors
 from .selection import Layers, Selection
 
 Sentence = str | Sequence[str]
 
 WINDOW_SENTENCES, WINDOW_WORDS = 1000, 32768
+SPLIT_SENTENCES = 100
 BATCH_WORDS = {"cpu": 4096, "cuda": 16384}
 
 
@@ -140,14 +141,17 @@ class ElmoEmbedder:
         return self._embed_lazily(sentences, selection, return_tensors)
 
     def _embed_lazily(self, sentences: Iterable[Sentence], selection: Selection, return_tensors: str) -> Iterator[Any]:
-        sizes = grouped(sentences, WINDOW_SENTENCES, 8 * WINDOW_WORDS, lambda sentence: len(sentence))
-        for group in sizes:
-            words = self.split(group)
-            for window in grouped(words, WINDOW_SENTENCES, WINDOW_WORDS, len):
-                for vectors in self.embed_window(window, selection):
-                    if isinstance(vectors, MemoryError):
-                        raise vectors
-                    yield vectors if return_tensors == "pt" else as_numpy(vectors)
+        for _, vectors in self._words_and_vectors(sentences, selection):
+            yield vectors if return_tensors == "pt" else as_numpy(vectors)
+
+    def _words_and_vectors(
+        self, sentences: Iterable[Sentence], selection: Selection
+    ) -> Iterator[tuple[list[str], torch.Tensor]]:
+        for window in grouped(self.split_lazily(sentences), WINDOW_SENTENCES, WINDOW_WORDS, len):
+            for words, vectors in zip(window, self.embed_window(window, selection), strict=True):
+                if isinstance(vectors, MemoryError):
+                    raise vectors
+                yield words, vectors
 
     def embed_sentence(self, sentence: Sentence, **options: Any) -> Any:
         """The vectors of one sentence; options as of `embed`."""
@@ -165,11 +169,16 @@ class ElmoEmbedder:
             )
         return [next(split) if isinstance(sentence, str) else list(sentence) for sentence in sentences]
 
+    def split_lazily(self, sentences: Iterable[Sentence]) -> Iterator[list[str]]:
+        """The words of sentences, a bounded number of sentences at a time."""
+        for group in grouped(sentences, SPLIT_SENTENCES, WINDOW_WORDS, len):
+            yield from self.split(group)
+
     def embed_window(self, sentences: Sequence[list[str]], selection: Selection) -> list[torch.Tensor | MemoryError]:
         """Embeds a bounded number of sentences.
 
-        The batches depend on these sentences and `batch_words` alone, so that the same sentences give the same bytes
-        on the same kind of machine.
+        The batches depend on these sentences and `batch_words` alone; so after `forget_words` the same sentences give
+        the same bytes on the same kind of machine.
 
         Args:
             sentences: Lists of words.
@@ -194,6 +203,16 @@ class ElmoEmbedder:
             for index, vectors in zip(batch, computed, strict=True):
                 results[index] = vectors
         return results
+
+    def forget_words(self) -> None:
+        """Clears what the model keeps of words from call to call.
+
+        A word's vector is rounded as the batch in which it came first rounds it; so without this, bytes depend on what
+        was embedded before.
+        """
+        kept = getattr(self.model.embeddings, "word_cache", None)
+        if kept is not None:
+            kept.clear()
 
     def similarity(self, first: Any, second: Any) -> np.ndarray:
         """Cosine similarities.
@@ -222,7 +241,8 @@ class ElmoEmbedder:
         Args:
             sentence: The sentence of the word.
             word: The word, whose first occurrence is taken, or its place in the sentence, from 0.
-            others: Sentences, as many as there are: they are read lazily, and only the best are kept.
+            others: Sentences, as many as there are: they are read lazily, and only the best are kept. Equal ones
+                count once, and those equal to `sentence` not at all.
             top_k: How many to return.
             layers: One layer or the mix, as of `embed`.
             same_word: Only other occurrences of the same word.
@@ -237,25 +257,50 @@ class ElmoEmbedder:
         place = place_of(word, words)
         self._check_one_layer(layers)
         query = self.embed_sentence(words, layers=layers)[place]
-        search = NearestWords(query[None], top_k)
-        wanted = words[place] if same_word else None
-        search.read(self.vectors_of_words(others, layers), wanted)
+        search = NearestWords(query[None], [words], top_k)
+        search.read(self.vectors_of_words(others, layers), words[place] if same_word else None)
         return search.results()[0]
+
+    def occurrences(
+        self,
+        word: str,
+        sentences: Callable[[], Iterable[Sentence]],
+        top_k: int = 5,
+        layers: Layers = "top",
+        most: int | None = None,
+        same_word: bool = False,
+        ignore_case: bool = False,
+    ) -> list[Occurrence]:
+        """Finds where a word occurs in sentences, and for each occurrence the nearest words of the other sentences.
+
+        Args:
+            word: The word.
+            sentences: Called twice for the sentences: once to find the word, once to compare it.
+            top_k: How many neighbours of each.
+            layers: One layer or the mix, as of `embed`.
+            most: How many occurrences, the first ones; by default all. Equal sentences count once.
+            same_word: Only other occurrences of the same word.
+            ignore_case: Whether capitals make no difference.
+
+        Raises:
+            ValueError: The word does not occur, or `layers` names several.
+        """
+        self._check_one_layer(layers)
+        found = find_occurrences(self.split_lazily(sentences()), word, most, ignore_case)
+        vectors = self.embed([words for _, _, words in found], layers=layers)
+        queries = np.stack([one[place] for one, (_, place, _) in zip(vectors, found, strict=True)])
+        search = NearestWords(queries, [words for _, _, words in found], top_k)
+        search.read(self.vectors_of_words(sentences(), layers), word if same_word else None, ignore_case)
+        return [Occurrence(*place, near) for place, near in zip(found, search.results(), strict=True)]
 
     def vectors_of_words(
         self, sentences: Iterable[Sentence], layers: Layers = "top"
     ) -> Iterator[tuple[int, list[str], np.ndarray]]:
         """Reads sentences lazily: (number of the sentence, its words, their vectors (words, dim))."""
         self._check_one_layer(layers)
-        selection = self.select(layers)
-        number = 0
-        for group in grouped(sentences, WINDOW_SENTENCES, 8 * WINDOW_WORDS, len):
-            for window in grouped(self.split(group), WINDOW_SENTENCES, WINDOW_WORDS, len):
-                for words, vectors in zip(window, self.embed_window(window, selection), strict=True):
-                    if isinstance(vectors, MemoryError):
-                        raise vectors
-                    yield number, words, as_numpy(vectors)
-                    number += 1
+        embedded = self._words_and_vectors(sentences, self.select(layers))
+        for number, (words, vectors) in enumerate(embedded):
+            yield number, words, as_numpy(vectors)
 
     def _check_one_layer(self, layers: Layers) -> None:
         if self.select(layers).has_layer_axis:

@@ -229,6 +229,7 @@ class ChunkEmbedder:
                 words[place] = []
                 errors[place] = f"has {len(sentence):,} words, more than the {most:,} of a sentence (--max-words)"
         self._stop_at(chunk, errors)
+        self.embedder.forget_words()
         vectors: list[torch.Tensor] = []
         for place, one in enumerate(self.embedder.embed_window(words, self.selection)):
             if isinstance(one, MemoryError):
