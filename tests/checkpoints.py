@@ -41,7 +41,7 @@ def tiny_options(**changes: Any) -> dict[str, Any]:
         for group in groups:
             node = node[group]
         if value is REMOVED:
-            del node[key]
+            node.pop(key, None)
         else:
             node[key] = value
     return options

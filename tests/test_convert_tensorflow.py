@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -12,9 +13,16 @@ import h5py
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForPreTraining,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 from typer.testing import CliRunner
 
+from hf_elmo import ElmoForPreTraining
 from hf_elmo.cli import app
 from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint, operations
 from tests.assertions import assert_close, assert_identical
@@ -102,6 +110,51 @@ class TestTrainingCheckpoint:
             "vocab.txt",
         }
         assert "7 words" in report.summary()
+
+    def test_it_is_a_language_model_that_loads_in_silence(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        convert_checkpoint(write_training(tmp_path / "source"), tmp_path / "elmo")
+        model = assert_loads_in_silence(AutoModelForPreTraining, tmp_path / "elmo")
+        assert type(model) is ElmoForPreTraining
+        output = capfd.readouterr()
+        assert "softmax" not in output.out + output.err
+        tensors = training_tensors()
+        assert_identical(model.softmax.weight, tensors["lm/softmax/W"])
+        assert_identical(model.softmax.bias, tensors["lm/softmax/b"])
+        for name, value in AutoModel.from_pretrained(tmp_path / "elmo").state_dict().items():
+            assert_identical(model.elmo.state_dict()[name], value, name)
+
+    @pytest.mark.parametrize(("dropout", "expected"), [(0.25, 0.25), (0, 0.0), (None, 0.0), (REMOVED, 0.1)])
+    def test_dropout_is_that_of_the_options(self, dropout: Any, expected: float, tmp_path: Path) -> None:
+        source = write_training(tmp_path / "source", tiny_options(dropout=dropout))
+        report = convert_checkpoint(source, tmp_path / "elmo")
+        assert AutoConfig.from_pretrained(tmp_path / "elmo").bilm_dropout == expected
+        assert not any("dropout" in note for note in report.notes)
+
+    @pytest.mark.parametrize("dropout", [1, -0.1, "0.1", True])
+    def test_dropout_that_is_none_is_refused(self, dropout: Any, tmp_path: Path) -> None:
+        source = write_training(tmp_path / "source", tiny_options(dropout=dropout))
+        error = assert_fails(r"options in .* cannot be used", source, tmp_path / "elmo")
+        assert any("dropout must be a number from 0 up to 1, but is" in problem for problem in error.problems)
+        report = convert_checkpoint(source, tmp_path / "elmo", overrides={"dropout": 0.2})
+        assert any("dropout 0.2" in note for note in report.notes)
+
+    @pytest.mark.parametrize("where", ["summary", "card"])
+    def test_lines_for_its_use_run(self, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        report = convert_checkpoint(write_training(tmp_path / "source"), tmp_path / "elmo")
+        monkeypatch.chdir(tmp_path / "elmo")
+        text = report.summary() if where == "summary" else (tmp_path / "elmo" / "README.md").read_text()
+        code = re.split("As a language model[^:]*:", text)[1].replace("```python", "").split("```")[0]
+        names: dict[str, Any] = {}
+        exec("\n".join(line.strip() for line in code.splitlines()), names)
+        assert names["loss"].isfinite()
+
+    def test_without_vocabulary_no_use_as_a_language_model_is_shown(self, tmp_path: Path) -> None:
+        source = write_training(tmp_path / "source")
+        (source / "vocab.txt").unlink()
+        report = convert_checkpoint(source, tmp_path / "elmo")
+        assert "As a language model" not in report.summary() + (tmp_path / "elmo" / "README.md").read_text()
 
     def test_bilm_and_heads_load_without_a_word_about_the_softmax(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -260,16 +313,26 @@ class TestVocabulary:
             WORDS_FILE.encode().removesuffix(b"\n"),
             WORDS_FILE.replace("\n", "\r\n").encode(),
             WORDS_FILE.replace("\n", "\t17\n").encode(),
+            WORDS_FILE.replace("\n", " 17\n").encode(),
             WORDS_FILE.replace("crane", "\u2028").encode(),
             WORDS_FILE.encode() + b"!!!MAXTERMID\n",
         ],
-        ids=["plain", "no last end", "Windows", "with counts", "line separator as a word", "bilm-tf's last line"],
+        ids=[
+            "plain",
+            "no last end",
+            "Windows",
+            "with counts",
+            "after a blank",
+            "line separator as a word",
+            "bilm-tf's last line",
+        ],
     )
     def test_copied_as_it_is(self, content: bytes, tmp_path: Path) -> None:
         convert_checkpoint(self.write(tmp_path / "source", content), tmp_path / "elmo")
         assert (tmp_path / "elmo" / "vocab.txt").read_bytes() == content
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "elmo")
         batch = tokenizer([["the", "flew", "unseen"]], is_split_into_words=True, return_tensors="pt")
+        assert len(tokenizer.word_vocabulary) == 7
         # Ids of the file's lines, plus 1 because 0 is padding: <S> the flew <UNK> </S>.
         assert batch["word_input_ids"].tolist() == [[1, 4, 7, 3, 2]]
 
@@ -510,6 +573,7 @@ class TestFixtures:
         expected = json.loads((fixture / options).read_text())
         assert written["lstm"] == expected["lstm"]
         assert written["char_cnn"] == {**expected["char_cnn"], "n_characters": 262}
+        assert written["dropout"] == expected.get("dropout", 0.1)
 
     def test_boundaries_typed_as_words(self, tmp_path: Path) -> None:
         """In the module they are plain bytes; the tokenizer follows AllenNLP, and the report says so."""

@@ -13,16 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_elmo import ElmoConfig, ElmoForTokenClassification, ElmoModel
+from hf_elmo import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel
 from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint
 from hf_elmo.conversion.operations import OPERATIONS, subtract_one
 
 from .assertions import assert_close
 from .checkpoints import original_shapes, random_tensors, tiny_options, write_checkpoint
+from .saved_folders import save_folder
 from .shared_files import fixture_path, leave_out, shared_path
 from .test_conversion import ARCHITECTURES
 
 PEER = "HF_ELMO_PEER_ALLENNLP"
+SIMPLE_ELMO = "HF_ELMO_PEER_SIMPLE_ELMO"
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -82,6 +84,21 @@ def test_round_trip_of_every_architecture(changes: dict[str, Any], tmp_path: Pat
     written = json.loads((tmp_path / "exported" / "options.json").read_text())
     assert written["char_cnn"] == {**options["char_cnn"], "n_characters": 262}
     assert written["lstm"] == options["lstm"]
+    assert written["dropout"] == options.get("dropout", 0.1)
+
+
+def test_a_trained_language_model_leaves_its_softmax_behind_and_says_so(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "elmo", ElmoForPreTraining, word_vocab_size=9, bilm_dropout=0.25)
+    report = export_checkpoint(folder, tmp_path / "exported")
+    assert "the softmax of the language model and its vocabulary are not part of this format" in report.notes
+    assert not any("head" in note for note in report.notes)
+    assert sorted(path.name for path in (tmp_path / "exported").iterdir()) == ["options.json", "weights.hdf5"]
+    assert json.loads((tmp_path / "exported" / "options.json").read_text())["dropout"] == 0.25
+    convert_checkpoint(tmp_path / "exported", tmp_path / "again")
+    again, bilm = ElmoModel.from_pretrained(tmp_path / "again"), ElmoModel.from_pretrained(folder)
+    assert again.config.bilm_dropout == 0.25
+    for name, value in bilm.state_dict().items():
+        assert_close(again.state_dict()[name], value, 1e-7, name)
 
 
 def test_round_trip_with_biases_of_every_magnitude(tmp_path: Path) -> None:
@@ -243,26 +260,62 @@ numpy.savez(sys.argv[3], *[layer.numpy() for layer in output["activations"]])
 """
 
 
+READ_WITH_SIMPLE_ELMO = """
+import sys
+import numpy
+from simple_elmo import ElmoModel
+sentences = [line.split() for line in sys.argv[3:]]
+model = ElmoModel()
+model.load(sys.argv[1], max_batch_size=len(sentences))
+vectors = model.get_elmo_vectors(sentences, warmup=False, layers="all").astype(numpy.float32)
+numpy.savez(sys.argv[2], *[vectors[row, :, : len(words)] for row, words in enumerate(sentences)])
+"""
+SENTENCES = ["The crane flew over the river .", "Ёлка naïve", "a"]
+
+
+def layers_of(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """All layers (L + 1, sentences, words, 2P) of the sentences, boundaries included, and the mask of the words."""
+    from transformers import AutoTokenizer
+
+    batch = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        output = ElmoModel.from_pretrained(folder)(**batch, output_hidden_states=True)
+    return torch.stack(output.hidden_states), batch["attention_mask"].bool()
+
+
 @pytest.mark.slow
-def test_allennlp_reads_an_export_and_gives_the_same_numbers(
+def test_allennlp_reads_the_export_of_a_language_model_and_gives_the_same_numbers(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     python = os.environ.get(PEER)
     if not python:
         leave_out(f"needs {PEER}, the Python of an environment with AllenNLP")
-    sentences = ["The crane flew over the river .", "Ёлка naïve", "a"]
-    convert_checkpoint(write_checkpoint(tmp_path / "source"), tmp_path / "elmo")
+    save_folder(tmp_path / "elmo", ElmoForPreTraining, word_vocab_size=9)
     export_checkpoint(tmp_path / "elmo", tmp_path / "exported")
-    arguments = [str(shared_path("peers")), str(tmp_path / "exported"), str(tmp_path / "theirs.npz"), *sentences]
+    arguments = [str(shared_path("peers")), str(tmp_path / "exported"), str(tmp_path / "theirs.npz"), *SENTENCES]
     subprocess.run([python, "-c", READ_WITH_ALLENNLP, *arguments], check=True)
     theirs = np.load(tmp_path / "theirs.npz")
-
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "elmo", trust_remote_code=False)
-    model = ElmoModel.from_pretrained(tmp_path / "elmo")
-    with torch.no_grad():
-        ours = model(**tokenizer(sentences, padding=True, return_tensors="pt"), output_hidden_states=True)
-    for layer, state in enumerate(ours.hidden_states):
+    for layer, state in enumerate(layers_of(tmp_path / "elmo")[0]):
         difference = assert_close(state, theirs[f"arr_{layer}"], what=f"layer {layer}")
         record_property("parity", ("export, read by AllenNLP", difference))
+
+
+@pytest.mark.slow
+def test_simple_elmo_reads_the_export_of_a_language_model_and_gives_the_same_numbers(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    python = os.environ.get(SIMPLE_ELMO)
+    if not python:
+        leave_out(f"needs {SIMPLE_ELMO}, the Python of an environment with simple_elmo")
+    save_folder(tmp_path / "elmo", ElmoForPreTraining, word_vocab_size=9)
+    export_checkpoint(tmp_path / "elmo", tmp_path / "exported")
+    # It looks for weights under this name.
+    (tmp_path / "exported" / "weights.hdf5").rename(tmp_path / "exported" / "model.hdf5")
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    arguments = [str(tmp_path / "exported"), str(tmp_path / "theirs.npz"), *SENTENCES]
+    subprocess.run([python, "-c", READ_WITH_SIMPLE_ELMO, *arguments], check=True, env=environment)
+    theirs = np.load(tmp_path / "theirs.npz")
+    layers, mask = layers_of(tmp_path / "elmo")
+    for row in range(len(SENTENCES)):
+        difference = assert_close(layers[:, row, mask[row]][:, 1:-1], theirs[f"arr_{row}"], what=f"sentence {row}")
+        record_property("parity", ("export, read by simple_elmo", difference))

@@ -1,6 +1,9 @@
 """The softmax over words: full in pieces, sampled without bias, both with right gradients and bounded memory."""
 
 import math
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from hf_elmo import softmax_elmo
 from hf_elmo.softmax_elmo import ElmoSoftmax, draw_words, draws_for, expected_counts, log_sum_exp, word_probabilities
 from tests.assertions import assert_close, assert_far
+from tests.shared_files import leave_out
 
 CPU = torch.device("cpu")
 
@@ -322,3 +326,63 @@ class TestSampled:
 
         assert_close(mean_gradient(observed.log()), torch.zeros(words), 0.01)
         assert_far(mean_gradient(torch.zeros(words)), torch.zeros(words), 0.1)
+
+
+PEER = "HF_ELMO_PEER_TENSORFLOW"
+WITH_TENSORFLOW = """
+import sys
+import numpy as np
+import tensorflow as tf
+with np.load(sys.argv[1]) as file:
+    given = dict(file)
+labels, words = given["targets"][:, None], len(given["bias"])
+losses = tf.nn.sampled_softmax_loss(
+    weights=given["weight"], biases=given["bias"], labels=labels, inputs=given["hidden"],
+    num_sampled=len(given["drawn"]), num_classes=words,
+    sampled_values=(given["drawn"], given["target_counts"][:, None], given["drawn_counts"]),
+)
+drawn, target_counts, drawn_counts = tf.random.log_uniform_candidate_sampler(
+    true_classes=labels, num_true=1, num_sampled=12, unique=True, range_max=words, seed=3
+)
+np.savez(
+    sys.argv[2], losses=losses, drawn=drawn, target_counts=target_counts[:, 0], drawn_counts=drawn_counts
+)
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_gives_the_same_losses_and_expected_counts(tmp_path: Path) -> None:
+    """`tf.nn.sampled_softmax_loss` with the words that we drew, and the counts of its own sampler."""
+    python = os.environ.get(PEER)
+    if not python:
+        leave_out(f"needs a Python with TensorFlow, named by {PEER}")
+    softmax, hidden, targets = random_softmax(40, count=25)
+    draws = draws_for(12, 40)
+    torch.manual_seed(0)
+    drawn = draw_words(draws, 40, CPU)
+    assert set(drawn.tolist()) & set(targets.tolist())
+    torch.manual_seed(0)
+    losses = softmax.sampled_losses(hidden, targets, 12)
+    np.savez(
+        tmp_path / "given.npz",
+        hidden=hidden.detach(),
+        weight=softmax.weight.detach(),
+        bias=softmax.bias.detach(),
+        targets=targets,
+        drawn=drawn,
+        target_counts=expected_counts(targets, draws, 40),
+        drawn_counts=expected_counts(drawn, draws, 40),
+    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    arguments = [str(tmp_path / "given.npz"), str(tmp_path / "found.npz")]
+    subprocess.run([python, "-c", WITH_TENSORFLOW, *arguments], check=True, env=environment)
+    found = np.load(tmp_path / "found.npz")
+    assert_close(losses, found["losses"], 1e-5)
+    # Its sampler draws until there are twelve different words: its counts tell how often it drew.
+    theirs = torch.as_tensor(found["drawn"])
+    chance = word_probabilities(theirs.double(), 40).numpy()
+    tries = np.log(1 - found["drawn_counts"]) / np.log(1 - chance)
+    number = round(float(tries.mean()))
+    assert_close(tries, np.full(12, number), 0.01)
+    assert_close(expected_counts(theirs, number, 40), found["drawn_counts"], 1e-6)
+    assert_close(expected_counts(targets, number, 40), found["target_counts"], 1e-6)
