@@ -16,7 +16,7 @@ from sentences import Sentence, count_words, take_words
 
 from hf_elmo import ElmoConfig
 
-BATCH, TRAINED_WORDS, LONG_BATCH = 32, 20, 8
+BATCH, FEW, TRAINED_WORDS, LONG_BATCH = 32, 4, 20, 8
 Result = dict[str, Any]
 
 
@@ -151,22 +151,33 @@ def measure_training(bench: Bench, size: str, *sides: str) -> Result:
 
 
 def compare_gradients(ours: Worker, theirs: Worker, sentences: list[Sentence], converted: Path) -> Result:
-    """The gradients of one step on both sides."""
-    gradients, losses = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, worker in (("ours", ours), ("theirs", theirs)):
-            path = f"{folder}/{name}.npz"
-            losses.append(worker.ask("train", sentences=sentences, path=path)["loss"])
-            with np.load(path) as arrays:
-                gradients.append(dict(arrays))
-    own, others = gradients
-    differences = largest_relative_differences(own, others, ElmoConfig.from_pretrained(converted))
-    worst = max(differences, key=lambda name: differences[name])
-    return {
-        "losses": losses,
-        "gradient_differences": differences,
-        "gradient_difference": {"largest": differences[worst], "parameter": worst, "parameters": len(differences)},
-    }
+    """The gradients of the same step on both sides: a batch in float32, and a few sentences in float64.
+
+    A unit of a relu or of a maximum over characters whose inputs differ by no more than rounding may fall on either
+    side, and then its gradient differs as a whole. float64 leaves rounding too little room for that.
+    """
+    config = ElmoConfig.from_pretrained(converted)
+    result: Result = {}
+    for dtype, some in (("float32", sentences), ("float64", sentences[:FEW])):
+        with tempfile.TemporaryDirectory() as folder:
+            gradients, losses = [], []
+            for name, worker in (("ours", ours), ("theirs", theirs)):
+                path = f"{folder}/{name}.npz"
+                losses.append(worker.ask("gradients", sentences=some, path=path, dtype=dtype)["loss"])
+                with np.load(path) as arrays:
+                    gradients.append(dict(arrays))
+            own, others = gradients
+            differences = largest_relative_differences(own, others, config)
+        worst = max(differences, key=lambda name: differences[name])
+        result[dtype] = {
+            "largest": differences[worst],
+            "parameter": worst,
+            "median": median(differences.values()),
+            "parameters": len(differences),
+            "losses": losses,
+            "all": differences,
+        }
+    return {"gradient_differences": result}
 
 
 def measure_training_step(bench: Bench) -> Result:
@@ -202,16 +213,15 @@ def measure_tokenizer(bench: Bench) -> Result:
 
 def measure_loading(bench: Bench) -> Result:
     """Loading in fresh processes: seconds, and memory over the bytes of the weights."""
-    with bench.new_worker(OURS, bench.workload.size) as worker:
-        size = worker.ask("parameters")
-    sides = [OURS, *(side for side in (ALLENNLP, SIMPLE_ELMO) if side in bench.peers)]
-    result: Result = {**size, "sides": {}}
-    for side in sides:
+    result: Result = {"sides": {}}
+    for side in (OURS, *(side for side in (ALLENNLP, SIMPLE_ELMO) if side in bench.peers)):
         starts = []
         for _ in range(bench.workload.repeats if side == OURS else 1):
             with bench.new_worker(side, bench.workload.size) as worker:
                 starts.append(worker.start)
-        result["sides"][side] = summarize_starts(starts, size["bytes"])
+                if side == OURS:
+                    result.update(worker.ask("parameters"))
+        result["sides"][side] = summarize_starts(starts, result["bytes"])
     return result
 
 

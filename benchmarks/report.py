@@ -111,11 +111,13 @@ def notes(measured: Results) -> list[str]:
                 f"{cosine['worst']:.5f} for the worst of {cosine['words']:,} words; AllenNLP is in float32."
             )
     for name in ("training-small", "training"):
-        if "gradient_difference" in measured.get(name, {}):
-            gradients = measured[name]["gradient_difference"]
+        if "gradient_differences" in measured.get(name, {}):
+            single, double = (measured[name]["gradient_differences"][dtype] for dtype in ("float32", "float64"))
             lines.append(
-                f"Gradients of all {gradients['parameters']} parameters, {measured[name]['size']} size: AllenNLP's "
-                f"within {gradients['largest']:.1e} of the largest of each."
+                f"Gradients of all {double['parameters']} parameters, {measured[name]['size']} size: the largest "
+                "difference from AllenNLP's, over the largest gradient of the parameter, is "
+                f"{double['largest']:.1e} in float64; in float32 {single['median']:.1e} for the median parameter, "
+                f"{single['largest']:.1e} for the worst."
             )
     if "corpus" in measured:
         lines.append(

@@ -182,7 +182,7 @@ def summary(measurement: Measurement, result: Mapping[str, Any]) -> list[str]:
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     """The single figures of a result with dotted names; of lists, those of differences count, by the largest."""
-    left_out = ("gradient_differences", "words", "runs")
+    left_out = ("all", "words", "runs")
     figures = []
     for name, value in result.items():
         if isinstance(value, Mapping) and name not in left_out:

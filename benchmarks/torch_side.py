@@ -46,12 +46,32 @@ class TorchSide(Side):
         layers = torch.stack(list(self.run(sentences))).float().cpu().numpy()
         return [layers[:, row, 1 : 1 + len(words)] for row, words in enumerate(sentences)]
 
-    def do_train(self, sentences: list[Sentence], path: str | None = None) -> dict[str, Any]:
+    def do_gradients(self, sentences: list[Sentence], path: str, dtype: str) -> dict[str, Any]:
+        """The gradients of one training step, with the weights in a type of numbers for that time.
+
+        Args:
+            sentences: As of `do_train`.
+            path: Where the gradients go, each under its parameter's name.
+            dtype: "float32" or "float64".
+        """
+        before = next(self.model.parameters()).dtype
+        self.model.to(getattr(torch, dtype))
+        answer = self.do_train(sentences)
+        gradients = {
+            name: parameter.grad.cpu().numpy()
+            for name, parameter in self.model.named_parameters()
+            if parameter.grad is not None
+        }
+        np.savez(path, **gradients)
+        self.model.zero_grad(set_to_none=True)
+        self.model.to(before)
+        return answer
+
+    def do_train(self, sentences: list[Sentence]) -> dict[str, Any]:
         """One training step, from words to gradients; the loss is a fixed random projection of every layer.
 
         Args:
             sentences: A batch of equally long sentences.
-            path: Where the gradients go, each under its parameter's name; without it they are dropped.
         """
         self.model.zero_grad(set_to_none=True)
         directions = self._directions(sentences)
@@ -64,13 +84,6 @@ class TorchSide(Side):
         loss.backward()
         self.synchronize()
         seconds = time.perf_counter() - start
-        if path is not None:
-            gradients = {
-                name: parameter.grad.cpu().numpy()
-                for name, parameter in self.model.named_parameters()
-                if parameter.grad is not None
-            }
-            np.savez(path, **gradients)  # type: ignore[arg-type]
         return {"seconds": seconds, "loss": loss.item()}
 
     def _directions(self, sentences: list[Sentence]) -> torch.Tensor:
@@ -79,4 +92,4 @@ class TorchSide(Side):
             first = self.run(sentences[:1])
         shape = (len(first), len(sentences), *first[0].shape[1:])
         numbers = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-        return torch.from_numpy(numbers).to(self.device)
+        return torch.from_numpy(numbers).to(first[0])
