@@ -59,9 +59,8 @@ def test_a_direction_sees_its_side_only() -> None:
     same_right = [same(one.right, other.right) for one, other in zip(before, after, strict=True)]
     assert same_left == [True] * 4 + [False] * 3
     assert same_right == [False] * 3 + [True] * 4
-    assert not any(
-        one.combined == other.combined for one, other in zip(before, after, strict=True) if one is before[3]
-    )
+    same_combined = [same(one.combined, other.combined) for one, other in zip(before, after, strict=True)]
+    assert same_combined == [place == 3 for place in range(7)]
 
 
 def test_unknown_words_are_marked_and_predicted_for() -> None:
