@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .embed import plot_app
 from .main import app, friendly_errors
 
 TRAINING = "How to train"
@@ -399,3 +400,23 @@ def adapt(
             tell=typer.echo,
         )
         typer.echo(report.summary())
+
+
+@plot_app.command("training")
+def plot_training_command(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders that pretrain or adapt wrote, finished or not.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .png or .svg to write.", show_default=False)],
+) -> None:
+    """Draw learning curves: the perplexity of training and validation text over the words read.
+
+    **Example**
+
+    `hf-elmo plot training elmo-mine --output curve.svg`
+    """
+    with friendly_errors(ValueError):
+        from ..pretraining.curves import plot_training
+
+        plot_training(runs, output)
+        typer.echo(f"{output}: the learning curves of {', '.join(run.name for run in runs)}.")

@@ -55,7 +55,8 @@ class ElmoPreTrainingArguments(TrainingArguments):
     save_total_limit: int | None = 2
     remove_unused_columns: bool = False
     ddp_find_unused_parameters: bool | None = False
-    report_to: str | list[str] | None = field(default_factory=reporting_tools)
+    # HfArgumentParser reads the union in this order.
+    report_to: None | str | list[str] = field(default_factory=reporting_tools)  # noqa: RUF036
 
     def __post_init__(self) -> None:
         """Checks the language model's own arguments."""

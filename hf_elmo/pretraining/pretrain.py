@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
 from ..configuration_elmo import SIZES, ElmoConfig
@@ -75,11 +76,23 @@ def read_config(name: str, num_words: int, **overrides: Any) -> ElmoConfig:
     Raises:
         ValueError: The name is unknown, or the file holds no architecture.
     """
-    overrides = {"word_vocab_size": num_words, "freeze_bilm": False, **overrides}
+    fields = {**architecture(name), "word_vocab_size": num_words, "freeze_bilm": False, **overrides}
+    try:
+        return ElmoConfig.from_dict(fields)
+    except StrictDataclassError as error:
+        raise ValueError(f"The configuration cannot be used: {str(error).splitlines()[-1].strip()}") from error
+
+
+def architecture(name: str) -> dict[str, Any]:
+    """The fields of a configuration, by the name of a size or of a file.
+
+    Raises:
+        ValueError: The name is unknown, or the file holds no architecture.
+    """
     if name == "tiny":
-        return ElmoConfig(**{**TINY, **overrides})
+        return TINY
     if name in SIZES:
-        return ElmoConfig.from_size(name, **overrides)
+        return dict(SIZES[name])
     path = Path(name)
     if not path.is_file():
         raise ValueError(f"--config must be one of {', '.join(SIZE_NAMES)}, or a file; there is no file {name}.")
@@ -90,10 +103,10 @@ def read_config(name: str, num_words: int, **overrides: Any) -> ElmoConfig:
     if isinstance(content, dict) and "char_cnn" in content:
         from ..conversion.options import parse_options
 
-        return ElmoConfig(**{**parse_options(content, str(path)).fields, **overrides})
+        return parse_options(content, str(path)).fields
     if not isinstance(content, dict) or content.get("model_type", ElmoConfig.model_type) != ElmoConfig.model_type:
         raise ValueError(f"The configuration {path} is none of ELMo's.")
-    return ElmoConfig.from_dict({**content, **overrides})
+    return content
 
 
 def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class ElmoPreTrainer(Trainer):
         self._clock: tuple[float, int] | None = None
         self._flops_of_token = 6 * cast(Any, self.model).num_parameters(only_trainable=True)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Trains, from the beginning or from a checkpoint.
 
         Args:
@@ -151,8 +151,9 @@ class ElmoPreTrainer(Trainer):
             last = last_checkpoint(Path(str(self.args.output_dir)))
             if last is None:
                 raise ValueError(f"There is no checkpoint in {self.args.output_dir}.")
-            resume_from_checkpoint = str(last)
-        if resume_from_checkpoint:
+            resume_from_checkpoint = last
+        resume_from_checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        if resume_from_checkpoint is not None:
             position = load_position(Path(resume_from_checkpoint), self.args.process_index, self.args.world_size)
             data.load_state_dict(position["data"])
             self._states = position["states"]
@@ -168,7 +169,7 @@ class ElmoPreTrainer(Trainer):
             # Processes start from the same weights, but not with the same dropout.
             torch.manual_seed(self.args.seed + self.args.process_index)
         self._clock = None
-        return super().train(resume_from_checkpoint or None, *args, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """The batches as they are: they are sharded already, and read no further than training has come."""
