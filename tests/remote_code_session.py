@@ -23,6 +23,7 @@ def main(base: str, head: str, output: str, results: str) -> None:
     from transformers import (
         AutoConfig,
         AutoModel,
+        AutoModelForPreTraining,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
         AutoTokenizer,
@@ -56,6 +57,11 @@ def main(base: str, head: str, output: str, results: str) -> None:
                 classes.append(type(model).__name__)
                 found.setdefault("vectors", []).append(model.base_model(**batch).last_hidden_state.tolist())
             auto.from_config(config, **trusting)
+        for folder in (base, head):
+            language_model = AutoModelForPreTraining.from_pretrained(folder, word_vocab_size=3, **trusting)
+            classes.append(type(language_model).__name__)
+            labels = batch["attention_mask"]
+            found["loss"] = language_model(**batch, labels=labels).loss.item()
         model = AutoModelForTokenClassification.from_pretrained(head, **trusting)
         found["logits"] = model(**batch).logits.tolist()
     found["classes"] = classes

@@ -1,6 +1,7 @@
 """Pushing to the Hub, with the real client over HTTP against the small Hub of `hub_server.py` on loopback."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -467,8 +468,9 @@ def test_push_to_hub_sends_code_and_the_whole_auto_map(published: Hub, folders: 
 def test_published_models_load_without_the_package(found: dict[str, Any], folders: tuple[Path, Path]) -> None:
     assert found["modules"] == []
     assert found["code"] == ["transformers_modules"]
-    classes = ["ElmoModel", "ElmoForSequenceClassification", "ElmoForTokenClassification"]
+    classes = ["ElmoModel", "ElmoForSequenceClassification", "ElmoForTokenClassification", "ElmoForPreTraining"]
     assert found["classes"] == [name for name in classes for _ in ("base", "head")]
+    assert math.isfinite(found["loss"])
 
 
 def test_published_models_give_the_same_numbers(found: dict[str, Any], folders: tuple[Path, Path]) -> None:

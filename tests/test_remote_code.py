@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -92,8 +93,9 @@ def test_all_code_comes_from_the_folder(found):
 
 
 def test_every_auto_class_gives_its_class_on_base_and_head_folders(found):
-    classes = ["ElmoModel", "ElmoForSequenceClassification", "ElmoForTokenClassification"]
+    classes = ["ElmoModel", "ElmoForSequenceClassification", "ElmoForTokenClassification", "ElmoForPreTraining"]
     assert found["classes"] == [name for name in classes for _ in ("base", "head")]
+    assert math.isfinite(found["loss"])
 
 
 def test_configuration_and_tokenizer_are_the_same(found, folders):
