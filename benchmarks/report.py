@@ -1,5 +1,6 @@
 """The README's tables and the pictures, from the results of a run."""
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from environments import PEERS
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 SPEED_PICTURE, GROWTH_PICTURE = "speed.svg", "growth.svg"
 MEGABYTE = 1024**2
+WIDTH = 120
 
 Results = dict[str, Any]
 
@@ -128,7 +130,8 @@ def notes(measured: Results) -> list[str]:
         ours = measured["loading"]["sides"][OURS]
         lines.append(
             f"Loading takes {ours['peak_over_weights']:.2f} times the bytes of the weights at its peak, "
-            f"{ours['after_over_weights']:.2f} times afterwards."
+            f"{ours['after_over_weights']:.2f} times afterwards; weights that "
+            "are mapped count as soon as they are read."
         )
     if "memory" in measured and BFLOAT16 in measured["memory"]["sides"]:
         memory = measured["memory"]["sides"][BFLOAT16]
@@ -210,7 +213,14 @@ def render(results: Results, pictures: str | None) -> str:
     if rows:
         lines += [caption(results, GPU_SPEEDS), ""]
         lines += [*table(["", TITLES[OURS], TITLES[ALLENNLP], TITLES[CUDNN], "ratio"], rows), ""]
-    return "\n".join(lines).strip()
+    return "\n".join(wrapped for line in lines for wrapped in wrap(line)).strip()
+
+
+def wrap(line: str) -> list[str]:
+    """A line of prose in lines of the README's width; tables and pictures stay whole."""
+    if not line or line.startswith(("|", "![")):
+        return [line]
+    return textwrap.wrap(line, WIDTH, subsequent_indent="  " if line.startswith("- ") else "", break_on_hyphens=False)
 
 
 def write_section(readme: Path, section: str) -> None:

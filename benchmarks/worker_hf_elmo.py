@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import torch
 from products import Product, ProductTimer, fastest, lstm_products, token_products
@@ -127,7 +128,7 @@ class HfElmo(TorchSide):
         for name in WORD_PATTERNS:
             tokenizer = ElmoTokenizer(name)
             found = sum(len(tokenizer.tokenize(text)) for text in texts)
-            ways[f"text, {name}"] = (found, lambda used=tokenizer: in_batches(used, texts, batch_size))
+            ways[f"text, {name}"] = (found, partial(in_batches, tokenizer, texts, batch_size))
         return {
             "words_per_second": {name: count / median_seconds(way, repeats) for name, (count, way) in ways.items()}
         }
@@ -185,7 +186,7 @@ class TorchLstm(HfElmo):
         self.model.add_module("torch_lstms", self.lstms)  # so that its gradients are dropped with the others
         ours = [lstm for layer in self.model.encoder.layers for lstm in (layer.forward_lstm, layer.backward_lstm)]
         with torch.no_grad():
-            for source, target in zip(ours, cast(list[nn.LSTM], list(self.lstms)), strict=True):
+            for source, target in zip(ours, list[Any](self.lstms), strict=True):
                 target.weight_ih_l0.copy_(source.input_gates.weight)
                 target.weight_hh_l0.copy_(source.recurrent_gates.weight)
                 target.weight_hr_l0.copy_(source.projection.weight)
