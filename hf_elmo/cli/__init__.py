@@ -4,6 +4,6 @@ A module here holds the commands of one purpose; importing it adds them to `app`
 """
 
 from .main import app  # isort: skip
-from . import checkpoints, demo, embed, language_model, training
+from . import checkpoints, demo, embed, info, language_model, training
 
-__all__ = ["app", "checkpoints", "demo", "embed", "language_model", "training"]
+__all__ = ["app", "checkpoints", "demo", "embed", "info", "language_model", "training"]

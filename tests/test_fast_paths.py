@@ -1,0 +1,522 @@
+"""Every fast path gives the numbers of the plain path, is never out of date, and can be switched off."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hf_elmo import ElmoConfig, ElmoModel, packed_weights_elmo, word_cache_elmo
+from hf_elmo.cli import app
+from hf_elmo.fast_paths_elmo import FAST_PATHS, VARIABLE, is_enabled, without_fast_paths
+from hf_elmo.lstm_elmo import ElmoLstm, lstm_over_mask, pack_words, run_lstm
+from hf_elmo.packed_weights_elmo import why_not_packed
+from tests.assertions import assert_close, assert_far, assert_identical
+from tests.tiny_models import tiny_batch
+
+pytestmark = pytest.mark.skipif(VARIABLE in os.environ, reason=f"{VARIABLE} switches fast paths off")
+
+# Large enough for packed weights, odd enough for their kernels.
+SIZES = {"projection_size": 97, "cell_size": 351, "filters": [[1, 40], [2, 60], [3, 130]], "num_highway_layers": 1}
+LENGTHS = [(1,), (5, 5, 5), (7, 1, 3, 0, 2), (63, 17, 62)]
+
+
+def large_model(**overrides) -> ElmoModel:
+    """A model whose matrices are packed and whose clips are hit often."""
+    torch.manual_seed(0)
+    config = ElmoConfig(**{**SIZES, "cell_clip": 0.3, "projection_clip": 0.2, "freeze_bilm": False, **overrides})
+    model = ElmoModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def large_lstm(dtype: torch.dtype, clips=(0.3, 0.2)) -> ElmoLstm:
+    torch.manual_seed(0)
+    lstm = ElmoLstm(97, 131, *clips)
+    for parameter in lstm.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return lstm.to(dtype)
+
+
+def mask_of(lengths: tuple[int, ...]) -> torch.Tensor:
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def over_packed_words(lstm, inputs, mask, state, reverse):
+    return run_lstm(lstm, inputs, mask, state, reverse, pack_words(mask))
+
+
+def vectors(model: ElmoModel, batch=None) -> torch.Tensor:
+    """What a model gives without gradients."""
+    with torch.no_grad():
+        return model(**(batch or tiny_batch())).last_hidden_state
+
+
+def plain_vectors(model: ElmoModel, batch=None) -> torch.Tensor:
+    """What a copy of a model gives that never ran a fast path."""
+    with without_fast_paths():
+        return vectors(copy.deepcopy(model), batch)
+
+
+def packed_copies(model: ElmoModel) -> int:
+    return sum(
+        weight.is_packed
+        for module in model.modules()
+        if isinstance(module, ElmoLstm)
+        for weight in vars(module.packed).values()
+    )
+
+
+class TestSameNumbers:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize("clips", [(0.3, 0.2), (None, None)], ids=str)
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+    def test_the_fused_recurrence_is_the_reference_forward_and_backward(self, lengths, reverse, clips, dtype):
+        lstm, mask = large_lstm(dtype, clips), mask_of(lengths)
+        torch.manual_seed(1)
+        inputs = torch.randn(*mask.shape, 97).to(dtype)
+        state = torch.randn(len(lengths), 97).to(dtype), torch.randn(len(lengths), 131).to(dtype)
+        truth = self.values_and_gradients(lstm, lstm_over_mask, inputs.double(), state, mask, reverse)
+        ours = self.values_and_gradients(lstm, over_packed_words, inputs, state, mask, reverse)
+        for index, (value, expected) in enumerate(zip(ours, truth, strict=True)):
+            scale = expected.abs().max().clamp(min=1.0)
+            tolerance = 5e-5 if dtype == torch.float32 else 1e-12
+            assert_close(value.double() / scale, expected / scale, tolerance, f"value or gradient {index}")
+
+    @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+    def test_in_bfloat16_it_is_about_as_far_from_the_truth_as_the_reference(self, lengths):
+        lstm, mask = large_lstm(torch.bfloat16), mask_of(lengths)
+        torch.manual_seed(1)
+        inputs = torch.randn(*mask.shape, 97).bfloat16()
+        state = torch.randn(len(lengths), 97).bfloat16(), torch.randn(len(lengths), 131).bfloat16()
+        arguments = (state, mask, False)
+        truth = self.values_and_gradients(lstm, lstm_over_mask, inputs.double(), *arguments)
+        reference = self.values_and_gradients(lstm, lstm_over_mask, inputs, *arguments)
+        ours = self.values_and_gradients(lstm, over_packed_words, inputs, *arguments)
+        for index, (value, other, expected) in enumerate(zip(ours, reference, truth, strict=True)):
+            error, others, size = (part.double().norm() for part in (value - expected, other - expected, expected))
+            assert error <= 1.6 * others + 0.01 * size, f"value or gradient {index}: {error} against {others}"
+
+    @staticmethod
+    def values_and_gradients(lstm, run, inputs, state, mask, reverse) -> list[torch.Tensor]:
+        lstm = copy.deepcopy(lstm).to(inputs.dtype)
+        leaves = [part.detach().to(inputs.dtype).requires_grad_() for part in (inputs, *state)]
+        outputs, final = run(lstm, leaves[0], mask, (leaves[1], leaves[2]), reverse)
+        sum(part.sin().sum() * (1 + index) for index, part in enumerate((outputs, *final))).backward()
+        return [outputs.detach(), *(part.detach() for part in final)] + [
+            leaf.grad for leaf in (*leaves, *lstm.parameters())
+        ]
+
+    @pytest.mark.parametrize("name", [*FAST_PATHS, "all"])
+    def test_a_model_gives_the_same_without_it(self, name):
+        model = large_model()
+        expected = vectors(model.double(), tiny_batch())
+        model.float()
+        assert_close(vectors(model).double(), expected, 1e-5)
+        with without_fast_paths(name):
+            assert_close(vectors(model).double(), expected, 1e-5)
+
+    def test_repeated_words_and_carried_states_change_nothing(self):
+        model = large_model()
+        batch = tiny_batch([["the", "cat", "the", "cat", "the"], ["the", "the"]])
+        with torch.no_grad():
+            states = model(**batch).states
+            ours = model(**batch, states=states)
+            with without_fast_paths():
+                expected = copy.deepcopy(model)(**batch, states=states)
+        assert_close(ours.last_hidden_state, expected.last_hidden_state, 1e-5)
+        for one, other in zip(ours.states, expected.states, strict=True):
+            assert_close(one, other, 1e-5)
+
+    def test_gradients_of_a_whole_model(self):
+        ours, expected = self.gradients_of(large_model()), None
+        with without_fast_paths():
+            expected = self.gradients_of(large_model())
+        for name, gradient in expected.items():
+            scale = gradient.abs().max().clamp(min=1e-3)
+            assert_close(ours[name] / scale, gradient / scale, 2e-4, name)
+
+    @staticmethod
+    def gradients_of(model: ElmoModel) -> dict[str, torch.Tensor]:
+        model(**tiny_batch()).last_hidden_state.sin().sum().backward()
+        return {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+
+    def test_gradients_of_gradients(self):
+        def penalty(model: ElmoModel) -> list[torch.Tensor]:
+            parameters = [part for part in model.parameters() if part.requires_grad]
+            loss = model(**tiny_batch()).last_hidden_state.sin().sum()
+            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            norm = sum(part.pow(2).sum() for part in first if part is not None)
+            second = torch.autograd.grad(norm, parameters, allow_unused=True)
+            return [part for part in second if part is not None]
+
+        ours = penalty(large_model().double())
+        with without_fast_paths():
+            expected = penalty(large_model().double())
+        for index, (one, other) in enumerate(zip(ours, expected, strict=True)):
+            assert_close(one / other.abs().max(), other / other.abs().max(), 1e-9, f"parameter {index}")
+
+    def test_a_backward_pass_twice(self):
+        model = large_model()
+        loss = model(**tiny_batch()).last_hidden_state.sum()
+        loss.backward(retain_graph=True)
+        once = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
+        loss.backward()
+        for name, part in model.named_parameters():
+            if part.grad is not None:
+                assert_close(part.grad, 2 * once[name], 1e-6 * max(1.0, float(once[name].abs().max())), name)
+
+    def test_autocast_is_left_to_torch(self):
+        model = large_model()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            ours = vectors(model)
+            with without_fast_paths("fused_recurrence", "packed_weights", "word_cache"):
+                expected = vectors(copy.deepcopy(model))
+        assert_close(ours, expected, 0.02)
+        assert packed_copies(model) == 0
+
+    def test_a_transform_of_torch_func_goes_through_the_plain_path(self):
+        lstm = large_lstm(torch.float64)
+        mask = mask_of((4, 2))
+        inputs, state = torch.randn(2, 4, 97).double(), (torch.zeros(2, 97).double(), torch.zeros(2, 131).double())
+
+        def total(inputs: torch.Tensor, run: Callable) -> torch.Tensor:
+            return run(inputs)[0].sin().sum()
+
+        ours = torch.func.grad(lambda x: total(x, lambda x: run_lstm(lstm, x, mask, state, False, pack_words(mask))))
+        expected = torch.func.grad(lambda x: total(x, lambda x: lstm_over_mask(lstm, x, mask, state, False)))
+        assert_close(ours(inputs), expected(inputs), 1e-12)
+
+
+@torch.no_grad()
+def swap_rows(weight: torch.Tensor) -> None:
+    weight.data[[1, 2]] = weight.data[[2, 1]]
+
+
+@torch.no_grad()
+def swap_columns(weight: torch.Tensor) -> None:
+    weight.data[:, [1, 2]] = weight.data[:, [2, 1]]
+
+
+def change_through_numpy(weight: torch.Tensor) -> None:
+    weight.detach().numpy()[3] *= 2
+
+
+def change_without_a_version(weight: torch.Tensor) -> None:
+    weight.data.mul_(1.25)
+
+
+def change_one_number(weight: torch.Tensor) -> None:
+    weight.data.view(-1)[7] += 0.5
+
+
+def change_and_give_back(weight: torch.Tensor) -> None:
+    with torch.no_grad():
+        weight.add_(0.1)
+
+
+def take_an_optimizer_step(weight: torch.Tensor) -> None:
+    weight.grad = torch.ones_like(weight)
+    torch.optim.AdamW([weight], lr=0.1).step()
+
+
+def set_other_data(weight: torch.Tensor) -> None:
+    weight.data = weight.data * 1.25
+
+
+CHANGES = [
+    swap_rows,
+    swap_columns,
+    change_through_numpy,
+    change_without_a_version,
+    change_one_number,
+    change_and_give_back,
+    take_an_optimizer_step,
+    set_other_data,
+]
+WEIGHTS = [
+    "encoder.layers.0.forward_lstm.input_gates.weight",
+    "encoder.layers.1.backward_lstm.recurrent_gates.weight",
+    "encoder.layers.1.forward_lstm.projection.weight",
+    "embeddings.highways.0.carry.weight",
+    "embeddings.convolutions.2.weight",
+]
+
+
+class TestNeverOutOfDate:
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("name", WEIGHTS)
+    def test_a_weight_that_was_changed_in_whatever_way(self, name, change):
+        model = large_model(projection_size=260, cell_size=130)
+        before = vectors(model)
+        change(model.get_parameter(name))
+        assert_close(vectors(model), plain_vectors(model), 1e-5)
+        assert_far(vectors(model), before, 1e-4)
+
+    @pytest.mark.parametrize("name", ["embeddings.character_embeddings.weight", "embeddings.projection.bias"])
+    def test_what_is_not_packed_but_behind_the_cache(self, name):
+        model = large_model()
+        before = vectors(model)
+        model.get_parameter(name).data.add_(0.1)
+        assert_close(vectors(model), plain_vectors(model), 1e-5)
+        assert_far(vectors(model), before, 1e-3)
+
+    def test_other_weights_are_loaded(self):
+        model, other = large_model(), large_model()
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(0.9)
+        vectors(model)
+        model.load_state_dict(other.state_dict())
+        assert_identical(vectors(model), vectors(other))
+
+    def test_between_the_steps_of_a_training(self):
+        model = large_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(3):
+            model(**tiny_batch()).last_hidden_state.pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert_close(vectors(model), plain_vectors(model), 1e-5)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+    def test_another_type_and_back(self, dtype):
+        model = large_model()
+        expected = vectors(model)
+        assert_close(vectors(model.to(dtype)).float(), expected, 0.1)
+        assert vectors(model).dtype == dtype
+        again = vectors(model.float())
+        assert_close(again, plain_vectors(model), 1e-5)
+
+    def test_an_adapter_before_and_after_it_is_merged(self):
+        peft = pytest.importorskip("peft")
+        model = large_model()
+        before = vectors(model)
+        targets = ["input_gates", "recurrent_gates", "encoder.layers.0.forward_lstm.projection"]
+        adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, init_lora_weights=False)).eval()
+        with torch.no_grad():
+            expected = adapted(**tiny_batch()).last_hidden_state
+            assert_far(expected, before, 1e-3)
+            adapted.merge_adapter()
+            assert_close(adapted(**tiny_batch()).last_hidden_state, expected, 1e-5)
+            adapted.unmerge_adapter()
+            merged = adapted.merge_and_unload()
+            assert_close(merged(**tiny_batch()).last_hidden_state, expected, 1e-5)
+            assert_close(vectors(merged), plain_vectors(merged), 1e-5)
+
+    def test_a_hook_sees_what_the_modules_compute(self):
+        model = large_model()
+        expected = vectors(model)
+        seen = []
+        layer = model.encoder.layers[0].forward_lstm.recurrent_gates
+        handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+        assert_close(vectors(model), expected, 1e-5)
+        assert seen
+        handle.remove()
+        seen.clear()
+        vectors(model)
+        assert not seen
+
+
+class TestCopies:
+    def test_they_are_not_in_the_state_dict_nor_in_copies_of_the_model(self):
+        model = large_model()
+        names = set(model.state_dict())
+        expected = vectors(model)
+        assert packed_copies(model) == 12
+        assert set(model.state_dict()) == names
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert packed_copies(other) == 0
+            assert len(other.embeddings.word_cache) == 0
+            assert_identical(vectors(other), expected)
+
+    def test_switched_off_they_are_freed(self):
+        model = large_model()
+        expected = vectors(model)
+        with without_fast_paths("packed_weights", "word_cache"):
+            assert_close(vectors(model), expected, 1e-5)
+            assert packed_copies(model) == 0
+            assert len(model.embeddings.word_cache) == 0
+        vectors(model)
+        assert packed_copies(model) == 12
+
+    def test_tiny_matrices_have_none(self):
+        model = large_model(projection_size=4, cell_size=8)
+        vectors(model)
+        assert packed_copies(model) == 0
+
+
+@contextmanager
+def forgotten_trials() -> Iterator[None]:
+    """The private operators are tried again, now and afterwards."""
+    for trial in (packed_weights_elmo.why_not_packed, packed_weights_elmo.why_not_onednn_tanh):
+        trial.cache_clear()
+    try:
+        yield
+    finally:
+        for trial in (packed_weights_elmo.why_not_packed, packed_weights_elmo.why_not_onednn_tanh):
+            trial.cache_clear()
+
+
+class TestAnotherTorch:
+    """The private operators are taken away, or changed, as another version of torch might."""
+
+    def missing(*arguments):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    def different(inputs, packed, bias=None, limit=None):
+        return inputs.new_zeros(len(inputs), 65)
+
+    def of_another_shape(inputs, packed, bias=None, limit=None):
+        return inputs.new_zeros(1)
+
+    @pytest.mark.parametrize("operator", [missing, different, of_another_shape])
+    def test_the_plain_product_takes_over(self, monkeypatch, operator):
+        expected = vectors(large_model())
+        monkeypatch.setattr(packed_weights_elmo, "_packed_product", operator)
+        with forgotten_trials():
+            assert "torch" in why_not_packed(torch.float32)
+            model = large_model()
+            assert_close(vectors(model), expected, 1e-5)
+            assert packed_copies(model) == 0
+
+    def test_the_plain_tanh_takes_over(self, monkeypatch):
+        expected = vectors(large_model())
+        monkeypatch.setattr(packed_weights_elmo, "_onednn_tanh", lambda values: values)
+        monkeypatch.setattr(packed_weights_elmo, "SMALLEST_TANH", 1)
+        with forgotten_trials():
+            assert packed_weights_elmo.why_not_onednn_tanh() is not None
+            assert_close(vectors(large_model()), expected, 1e-5)
+
+    def test_onednns_tanh_is_the_tanh(self, monkeypatch):
+        monkeypatch.setattr(packed_weights_elmo, "SMALLEST_TANH", 1)
+        values = torch.cat([torch.linspace(-30, 30, 9999), torch.tensor([0.0, -0.0, torch.inf, -torch.inf])])
+        assert_close(packed_weights_elmo.tanh(values), values.tanh(), 3e-7)
+        assert packed_weights_elmo.tanh(torch.tensor([torch.nan])).isnan().all()
+
+
+class TestWordCache:
+    def test_it_knows_a_word_again(self):
+        model = large_model()
+        batch = tiny_batch([["one", "two", "two"]])
+        first = vectors(model, batch)
+        assert len(model.embeddings.word_cache) == 4  # and both boundaries
+        assert_identical(vectors(model, batch), first)
+        vectors(model, tiny_batch([["three"]]))
+        assert len(model.embeddings.word_cache) == 5
+
+    def test_it_is_bounded_and_right_beyond_its_bound(self, monkeypatch):
+        model = large_model()
+        monkeypatch.setattr(word_cache_elmo, "LARGEST_BYTES", 5 * 97 * 4)
+        for number in range(6):
+            batch = tiny_batch([[f"word{number}", "again", f"other{number}"], [f"x{i}" for i in range(number)]])
+            assert_close(vectors(model, batch), plain_vectors(model, batch), 1e-5)
+            assert len(model.embeddings.word_cache) <= 5
+
+    def test_in_inference_mode_and_out_of_it(self):
+        model = large_model()
+        with torch.inference_mode():
+            inside = model(**tiny_batch()).last_hidden_state.clone()
+        assert_close(vectors(model), inside, 1e-6)
+        batch = tiny_batch([["something", "new"]])
+        assert_close(vectors(model, batch), plain_vectors(model, batch), 1e-5)
+        loss = model(**tiny_batch()).last_hidden_state.sum()
+        loss.backward()
+
+    def test_a_frozen_token_layer_feeds_a_trained_head(self):
+        model = large_model(freeze_bilm=True)
+        model(**tiny_batch()).last_hidden_state.sum().backward()
+        assert model.representations[0].scalar_parameters.grad is not None
+        assert len(model.embeddings.word_cache) > 0
+
+    def test_many_threads_at_once(self):
+        model = large_model()
+        batches = [tiny_batch([[f"w{i}", f"w{i + 1}", "same"]]) for i in range(24)]
+        expected = [plain_vectors(model, batch) for batch in batches]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda batch: vectors(model, batch), batches * 3))
+        for ours, theirs in zip(found, expected * 3, strict=True):
+            assert_close(ours, theirs, 1e-5)
+
+
+class TestSwitches:
+    def test_they_are_on_unless_switched_off(self):
+        assert all(is_enabled(name) for name in FAST_PATHS)
+        with without_fast_paths("word_cache"):
+            assert not is_enabled("word_cache")
+            assert is_enabled("packed_weights")
+        with without_fast_paths():
+            assert not any(is_enabled(name) for name in FAST_PATHS)
+
+    def test_an_unknown_name_is_refused(self):
+        with (
+            pytest.raises(ValueError, match=r"'caches'; known are all, fused_recurrence"),
+            without_fast_paths("caches"),
+        ):
+            pass
+
+    def test_the_environment_switches_them_off(self):
+        code = "from hf_elmo.fast_paths_elmo import *; print([name for name in FAST_PATHS if is_enabled(name)])"
+        for value, left in (("all", "[]"), ("word_cache, distinct_words", "['fused_recurrence', 'packed_weights'")):
+            result = self.run(code, value)
+            assert result.returncode == 0
+            assert result.stdout.startswith(left)
+        refused = self.run(code, "everything")
+        assert "ValueError: The environment variable HF_ELMO_DISABLE names 'everything'" in refused.stderr
+
+    @staticmethod
+    def run(code: str, value: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, VARIABLE: value}, capture_output=True, text=True
+        )
+
+    def test_nothing_of_torch_is_set(self):
+        def settings() -> list:
+            flags = torch.backends.mkldnn
+            return [
+                torch.get_num_threads(),
+                torch.get_num_interop_threads(),
+                flags.enabled,
+                torch.get_float32_matmul_precision(),
+                torch.is_grad_enabled(),
+                torch.get_default_dtype(),
+                torch.are_deterministic_algorithms_enabled(),
+                torch.random.get_rng_state().sum().item(),
+            ]
+
+        model, before = large_model(), settings()
+        vectors(model)
+        model(**tiny_batch()).last_hidden_state.sum().backward()
+        assert settings() == before
+
+
+class TestInfo:
+    def test_it_says_what_runs_and_why(self, tmp_path):
+        model = large_model()
+        model.save_pretrained(tmp_path / "model")
+        result = CliRunner().invoke(app, ["info", str(tmp_path / "model")], env={"COLUMNS": "220"})
+        assert result.exit_code == 0, result.output
+        for text in ("packed_weights", "12 of 12 matrices packed", "cache of words", "threads"):
+            assert text in result.stdout
+
+    def test_it_says_what_does_not_run_and_why(self, tmp_path):
+        large_model(projection_size=4, cell_size=8).save_pretrained(tmp_path / "model")
+        with without_fast_paths("fused_recurrence"):
+            result = CliRunner().invoke(app, ["info", str(tmp_path / "model")], env={"COLUMNS": "220"})
+        assert "too small for it to pay" in result.stdout
+        assert "the fused recurrence is switched off" in result.stdout
+
+    def test_a_model_that_is_not_there(self, tmp_path):
+        result = CliRunner().invoke(app, ["info", str(tmp_path / "nothing")])
+        assert result.exit_code == 1
+        assert "Traceback" not in result.output
