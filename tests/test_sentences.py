@@ -150,3 +150,11 @@ def test_batches_that_cannot_be_made_are_told(corpus: Corpus) -> None:
         SentenceBatches(corpus, ElmoTokenizer(), 2)
     with pytest.raises(ValueError, match="no process -1 of 1"):
         SentenceBatches(corpus, tiny_tokenizer(), 2, process_index=-1)
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_progress_goes_up_with_every_batch_to_the_size(corpus: Corpus) -> None:
+    batches = SentenceBatches(corpus, tiny_tokenizer(), 1)
+    seen = [batches.progress() for _ in islice(batches, len(SENTENCES))]
+    assert seen == sorted(set(seen))
+    assert seen[-1] == corpus.size

@@ -289,7 +289,7 @@ class Sentences(Iterator[list[str]]):
         self._source = 0
         self._start = self._end = (0, 0)
         self._taken = 0
-        self._done = 0
+        self._done = (0, 0)
         if position is not None:
             self._restore(position)
         order = np.arange(len(corpus.parts))
@@ -327,7 +327,9 @@ class Sentences(Iterator[list[str]]):
 
     def progress(self) -> int:
         """How much of `Corpus.size` has been read."""
-        return self._done + sum(self.corpus.parts[place].size for place in self._order[: self._source])
+        before, after = self._done
+        within = before + (after - before) * self._taken // max(1, len(self._block))
+        return within + sum(self.corpus.parts[place].size for place in self._order[: self._source])
 
     def __next__(self) -> list[str]:
         index, count, split = self.corpus.index, self.corpus.count, self.corpus.split
@@ -349,7 +351,7 @@ class Sentences(Iterator[list[str]]):
             if self._read_block():
                 return
             self._source += 1
-            self._units, self._end, self._block, self._done = None, (0, 0), [], 0
+            self._units, self._end, self._block, self._done = None, (0, 0), [], (0, 0)
         self._start = (0, 0)
         if self.number == 0:
             raise ValueError(f"{self.corpus.name} holds no sentence: a text has one sentence a line.")
@@ -362,16 +364,16 @@ class Sentences(Iterator[list[str]]):
         if self._units is None:
             self._units = self.corpus.parts[part].units(place, number)
         block: list[Sentence] = []
-        first = number
+        first, done = number, self._done[1]
         for unit in self._units:
-            place, number, self._done = unit.place, number + 1, unit.done
+            place, number, done = unit.place, number + 1, unit.done
             block.extend(unit.sentences)
             if number - first == (PLAIN_BLOCK if self.seed is None else SHUFFLED_BLOCK):
                 break
         if self.seed is not None:
             shuffled = np.random.default_rng([self.seed, self.epoch, int(part), first]).permutation(len(block))
             block = [block[index] for index in shuffled]
-        self._block, self._end = block, (place, number)
+        self._block, self._end, self._done = block, (place, number), (self._done[1], done)
         return number > first
 
 

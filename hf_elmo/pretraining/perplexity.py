@@ -126,8 +126,7 @@ def perplexity(
                 targets = batch["forward_labels"] if protocol == "stream" else batch["labels"][:, 1:]
                 tokens += int((targets != IGNORED).sum())
                 unknown += int((targets == number).sum())
-                if source.sentences is not None:
-                    bar.update(source.sentences.progress() - bar.n)
+                bar.update(source.progress() - bar.n)
             bar.update(corpus.size - bar.n)
     finally:
         model.train(was_training)

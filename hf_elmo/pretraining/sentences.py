@@ -85,7 +85,7 @@ class SentenceBatches(IterableDataset[dict[str, Tensor]]):
     def _open(self, sentences: Sentences) -> None:
         """Begins a window where the sentences are."""
         self._sentences = sentences
-        self._window_start = sentences.state_dict()
+        self._window_start, self._window_progress = sentences.state_dict(), sentences.progress()
         self._window: list[list[list[str]]] | None = None
         self._taken = 0
 
@@ -108,10 +108,10 @@ class SentenceBatches(IterableDataset[dict[str, Tensor]]):
         self._open(self.corpus.iterate(seed=self.seed, position=state["window"]))
         self._taken = state["taken"]
 
-    @property
-    def sentences(self) -> Sentences:
-        """The sentences being read, to ask for the epoch and the progress."""
-        return self._sentences
+    def progress(self) -> int:
+        """How much of the size of the corpus the batches given so far are."""
+        begin, end = self._window_progress, self._sentences.progress()
+        return begin + (end - begin) * self._taken // max(1, len(self._window or []))
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         while (batch := self._next_batch()) is not None:

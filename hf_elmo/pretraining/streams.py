@@ -135,10 +135,9 @@ class StreamBatches(IterableDataset[dict[str, Tensor]]):
         if state["sentences"] is not None:
             self._sentences = self.corpus.iterate(seed=self.seed, position=state["sentences"])
 
-    @property
-    def sentences(self) -> Sentences | None:
-        """The sentences being read, to ask for the epoch and the progress; None when there are no more."""
-        return self._sentences
+    def progress(self) -> int:
+        """How much of the size of the corpus has been read."""
+        return self.corpus.size if self._sentences is None else self._sentences.progress()
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         while (lines := self._read()) is not None:
