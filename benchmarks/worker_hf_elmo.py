@@ -18,6 +18,7 @@ from worker import Side, serve
 
 from hf_elmo import ElmoModel, ElmoTokenizer
 from hf_elmo.character_ids_elmo import words_to_rows
+from hf_elmo.quantization import quantize_dynamic
 from hf_elmo.word_splitters_elmo import WORD_PATTERNS
 
 
@@ -26,10 +27,16 @@ def load_in(dtype: torch.dtype) -> Callable[..., ElmoModel]:
     return lambda folder, **options: ElmoModel.from_pretrained(folder, dtype=dtype, **options)
 
 
-# How a model of each precision is loaded: (folder, **options) -> model. A further one is measured once it is here.
+def load_int8(folder: str, **options: Any) -> ElmoModel:
+    """Loads a folder with matrices of 8 bits."""
+    return quantize_dynamic(ElmoModel.from_pretrained(folder, dtype=torch.float32, **options))
+
+
+# How a model of each precision is loaded: (folder, **options) -> model.
 PRECISIONS: dict[str, Callable[..., ElmoModel]] = {
     "float32": load_in(torch.float32),
     "bfloat16": load_in(torch.bfloat16),
+    "int8": load_int8,
 }
 
 

@@ -172,7 +172,7 @@ class ElmoCharacterEncoder(nn.Module):
         """Why the token layer goes through its modules one after the other, or None where it need not."""
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
             return "the token layer takes gradients"
-        leaves = [module for module in self.modules() if isinstance(getattr(module, "weight", None), torch.Tensor)]
+        leaves = [module for module in self.modules() if hasattr(module, "weight")]
         if (
             self._forward_hooks
             or self._forward_pre_hooks

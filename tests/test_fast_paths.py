@@ -13,11 +13,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hf_elmo import ElmoConfig, ElmoModel, packed_weights_elmo, word_cache_elmo
+from hf_elmo import ElmoConfig, ElmoForSequenceClassification, ElmoModel, packed_weights_elmo, word_cache_elmo
 from hf_elmo.cli import app
 from hf_elmo.fast_paths_elmo import FAST_PATHS, VARIABLE, is_enabled, without_fast_paths
 from hf_elmo.lstm_elmo import ElmoLstm, lstm_over_mask, pack_words, run_lstm
 from hf_elmo.packed_weights_elmo import why_not_packed
+from hf_elmo.quantization import quantize_dynamic
 from tests.assertions import assert_close, assert_far, assert_identical
 from tests.tiny_models import tiny_batch
 
@@ -354,6 +355,28 @@ class TestCopies:
         model = large_model(projection_size=4, cell_size=8)
         vectors(model)
         assert packed_copies(model) == 0
+
+
+class TestQuantization:
+    def test_a_quantized_copy_is_close_and_the_model_stays_as_it_was(self):
+        model = large_model()
+        expected = vectors(model)
+        quantized = quantize_dynamic(model)
+        cosines = torch.cosine_similarity(vectors(quantized), expected, dim=-1)[tiny_batch()["attention_mask"] == 1]
+        assert cosines.min() > 0.99
+        assert_far(vectors(quantized), expected, 1e-5)
+        assert packed_copies(quantized) == 0
+        assert_identical(vectors(model), expected)
+
+    def test_a_head_keeps_its_precision(self):
+        config = ElmoConfig(**SIZES, num_labels=3)
+        quantized = quantize_dynamic(ElmoForSequenceClassification(config))
+        assert type(quantized.classifier) is torch.nn.Linear
+        assert quantized(**tiny_batch()).logits.shape == (4, 3)
+
+    def test_another_type_is_refused(self):
+        with pytest.raises(ValueError, match="but this one is on cpu in bfloat16"):
+            quantize_dynamic(large_model().bfloat16())
 
 
 @contextmanager
