@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_elmo import ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel
+from hf_elmo import ElmoForPreTraining, ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel
 from tests.assertions import PARITY_TOLERANCE, assert_close, assert_zero_at_padding
 from tests.saved_folders import varied_model
 from tests.tiny_models import SENTENCES, tiny_batch
@@ -65,6 +65,21 @@ def test_an_exported_model_takes_any_batch_length_and_padding_and_states():
 def test_models_and_heads_are_exported_in_both_modes(model_class, strict):
     model = varied_model(model_class)
     assert_same_everywhere(export(model, strict=strict).module(), model)
+
+
+@pytest.mark.slow
+def test_the_scores_of_a_language_model_are_exported():
+    class Scores(torch.nn.Module):
+        def __init__(self, model: ElmoForPreTraining) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            output = self.model(input_ids, attention_mask=attention_mask, output_logits=True)
+            return torch.stack([output.forward_logits, output.backward_logits]).unsqueeze(0)
+
+    scores = Scores(varied_model(ElmoForPreTraining, word_vocab_size=9))
+    assert_same_everywhere(export(scores).module(), scores)
 
 
 @pytest.mark.slow
