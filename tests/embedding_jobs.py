@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import random
@@ -51,6 +52,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def run_in_child(task: Callable[[], Any]) -> multiprocessing.process.BaseProcess:
     """Starts a task in a child that is forked from here, so that it needs no import; the caller waits or kills."""
     # A fork, not a new interpreter: seconds of imports would hide the job from a kill.
+    for name in ("datasets", "h5py", "pyarrow.parquet"):
+        importlib.import_module(name)
     child = multiprocessing.get_context("fork").Process(target=task)
     child.start()
     return child

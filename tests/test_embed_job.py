@@ -548,7 +548,9 @@ def place_job(folder: Path, model: Path, lines: list[str], output: str, **change
 
 
 class TestKills:
-    @pytest.mark.parametrize("output", OUTPUTS)
+    @pytest.mark.parametrize(
+        "output", ["v.hdf5", "v", *(pytest.param(output, marks=pytest.mark.slow) for output in OUTPUTS[1:4])]
+    )
     def test_a_kill_at_every_step_that_changes_the_disk_loses_nothing(self, output, model, tmp_path):
         lines = corpus_lines(25)
         settings = place_job(tmp_path / "whole", model, lines, output, shard_lines=7)
@@ -567,9 +569,8 @@ class TestKills:
             steps += 1
         assert steps >= 5
 
-    @pytest.mark.parametrize("output", ["v.hdf5", "v"])
-    def test_a_few_kills_at_random_moments(self, output, model, tmp_path):
-        assert_survives_kills(model, tmp_path, output, 3)
+    def test_a_few_kills_at_random_moments(self, model, tmp_path):
+        assert_survives_kills(model, tmp_path, "v.hdf5", 3)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("output", OUTPUTS)
