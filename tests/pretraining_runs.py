@@ -84,6 +84,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+def contents(folder: Path) -> list[str]:
+    """What is in a run's folder, but for TensorBoard's files, which are there where it is installed."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "runs")
+
+
 def make_trainer(
     text: Path, output: Path, settings: Mapping[str, Any] | None = None, **arguments: Any
 ) -> ElmoPreTrainer:
