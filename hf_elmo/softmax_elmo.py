@@ -158,7 +158,7 @@ def log_sum_exp(
         The logarithms, shape (n,), in float32 at least; -inf where no column is left.
     """
     device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    dtype = torch.get_autocast_dtype(device) if _is_autocast_on(device) else hidden.dtype
     return _LogSumExp.apply(hidden, weight, bias, excluded, dtype)
 
 
@@ -223,8 +223,12 @@ def _precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _is_autocast_on(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if _is_autocast_on(device) else nullcontext()
 
 
 def _pieces(length: int, size: int) -> list[slice]:

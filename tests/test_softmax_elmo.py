@@ -304,9 +304,9 @@ class TestSampled:
     def test_where_the_full_softmax_is_best_the_sampled_one_is_best(self) -> None:
         """Averaged over targets and draws the gradient vanishes where the logits are the targets' log-frequencies.
 
-        Stated bound: 0.01 on each logit's mean gradient, against 0.1 and more at other logits.
+        Stated bound: 0.015 on each logit's mean gradient, against 0.1 and more at other logits.
         """
-        words, rounds, num_sampled = 12, 2_000, 5
+        words, rounds, num_sampled = 12, 700, 5
         frequencies = (torch.arange(words) + 1.0).pow(-0.7)
         frequencies /= frequencies.sum()
         targets = torch.multinomial(frequencies, 400, replacement=True, generator=torch.Generator().manual_seed(0))
@@ -324,7 +324,7 @@ class TestSampled:
             assert softmax.bias.grad.isfinite().all()
             return softmax.bias.grad / rounds
 
-        assert_close(mean_gradient(observed.log()), torch.zeros(words), 0.01)
+        assert_close(mean_gradient(observed.log()), torch.zeros(words), 0.015)
         assert_far(mean_gradient(torch.zeros(words)), torch.zeros(words), 0.1)
 
 
