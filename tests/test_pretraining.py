@@ -213,13 +213,14 @@ class TestARun:
         trainer = make_trainer(
             text,
             tmp_path / "run",
-            {"projection_size": 48, "cell_size": 96, "filters": [[1, 8], [2, 16], [3, 24]]},
+            {"projection_size": 64, "cell_size": 128, "filters": [[1, 8], [2, 16], [3, 24]]},
             protocol=protocol,
             optim="adamw_torch",
-            learning_rate=0.01,
+            learning_rate=0.02,
             lr_scheduler_type="linear",
             max_grad_norm=1.0,
-            max_steps=500,
+            max_steps=1000,
+            logging_steps=100,
             per_device_train_batch_size=40,
             unroll_steps=10,
         )

@@ -168,8 +168,8 @@ def pretrain(
     vocabulary: Annotated[
         Path | None,
         typer.Option(
-            help="A vocabulary file, one word a line, <S>, </S>, <UNK> first and then by falling frequency; by default"
-            " it is built from the training text.",
+            help="A vocabulary file, one word a line, `<S>`, `</S>`, `<UNK>` first and then by falling frequency; by"
+            " default it is built from the training text.",
             rich_help_panel=TEXT,
             show_default=False,
         ),
@@ -234,14 +234,14 @@ def pretrain(
 
     **Examples**
 
-    A small model of a language, in a day on a GPU:
+    A small model of a language:
 
     `hf-elmo pretrain --train 'news/*.txt.gz' --valid dev.txt --vocabulary-size 100000 --output elmo-mine`
 
-    A tiny one, in an hour on a CPU (this is how elmo-tiny-english was made, but for the text):
+    A tiny one, in an hour on one processor core (much as elmo-tiny-english was made: its card has the command):
 
-    `hf-elmo pretrain --train novels.txt --config tiny --vocabulary-size 5000 --optimizer adamw --epochs 1
-    --batch-size 32 --output elmo-tiny`
+    `hf-elmo pretrain --train novels.txt --config tiny --vocabulary-size 5000 --optimizer adamw --learning-rate 0.008
+    --epochs 1 --batch-size 32 --sampled-words 0 --output elmo-tiny`
 
     Then: `hf-elmo perplexity elmo-tiny test.txt`, `hf-elmo predict elmo-tiny "She sat on the river bank ."`, or
     AutoModel.from_pretrained("elmo-tiny").
