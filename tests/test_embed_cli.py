@@ -111,8 +111,7 @@ class TestEmbed:
         source = write_lines(tmp_path / "in.txt", corpus_lines(1200))
         arguments = ["embed", source, tmp_path / "v.hdf5", "--model", model, "--shard-lines", "20", "--threads", "1"]
         process = subprocess.Popen([*RUN, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
-        started = time.monotonic()
-        while not list(tmp_path.glob("v.hdf5.unfinished/part-*.safetensors")) and time.monotonic() - started < 120:
+        while process.poll() is None and not list(tmp_path.glob("v.hdf5.unfinished/part-*.safetensors")):
             time.sleep(0.05)
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)

@@ -232,14 +232,14 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         began_at: float | None = None
 
         def show(progress: Progress) -> None:
-            nonlocal began_at
+            nonlocal began_at, started
             if progress.assembling is not None:
                 done, total = progress.assembling
                 bar.update(task, description="Assembling", total=total, completed=done, figures=f"{done:,}/{total:,}")
                 return
+            if not progress.new_words:  # the model has just been loaded, or what an earlier run did is passed over
+                began_at, started = progress.fraction, time.monotonic()
             seconds = time.monotonic() - started
-            if not progress.new_words:
-                began_at = progress.fraction
             figures = f"{progress.lines:,} lines, {progress.new_words / max(seconds, 0.1):,.0f} words/s"
             if progress.fraction is not None:
                 since = progress.fraction - (began_at or 0.0)

@@ -401,6 +401,7 @@ class Job:
         lock = None
         try:
             lock = self._open_work_folder()
+            self.report_progress(Progress(0, 0, 0, self.reader.fraction()))
             for record in engine(self._make_worker, self._open_chunks()):
                 self.done[record.index] = record
                 self.new_words += record.words
