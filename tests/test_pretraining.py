@@ -222,6 +222,7 @@ class TestARun:
             max_steps=1000,
             logging_steps=100,
             per_device_train_batch_size=40,
+            per_device_eval_batch_size=4,
             unroll_steps=10,
         )
         before = trainer.evaluate()["eval_loss"]
