@@ -5,14 +5,20 @@ backward pass of its own gathers what the weights get from all steps, so that ea
 instead of one small product a step. Cells and gates are kept in float32 where the weights have fewer bits.
 """
 
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from .lstm_steps_elmo import Clips, State, WalkedWords, clipped, walk
-from .packed_weights_elmo import PackedWeight, tanh
+from .lstm_steps_elmo import Clips, Product, State, WalkedWords, clipped, walk
+from .packed_weights_elmo import PackedWeight, tanh, why_not_packable
+
+# Steps of a backward pass from which on packing the transposed weights pays.
+FEWEST_STEPS = 10
+
+Distinct = tuple[torch.Tensor, torch.Tensor] | None
 
 
 class Weights(NamedTuple):
@@ -46,9 +52,17 @@ def fused_walk(
     packed.update(weights)
     tensors = (words.vectors, *weights, *state)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        outputs, hidden, cell = FusedWalk.apply(packed, clips, words.occurrences, words.batch_sizes, *tensors)
+        outputs, hidden, cell = FusedWalk.apply(packed, clips, words.batch_sizes, words.distinct, *tensors)
         return outputs, (hidden, cell)
     return _infer(weights, packed, clips, words, state)
+
+
+def _input_gates(weights: Weights, packed: PackedWeights, words: WalkedWords, dtype: torch.dtype) -> torch.Tensor:
+    """What each word contributes to its gates, new memory of shape (words, 4C)."""
+    if words.distinct is None:
+        return packed.inputs.product(words.vectors, weights.inputs, weights.bias).to(dtype)
+    vectors, occurrences = words.distinct
+    return packed.inputs.product(vectors, weights.inputs, weights.bias).to(dtype)[occurrences]
 
 
 def _infer(
@@ -58,46 +72,31 @@ def _infer(
     cell = state[1].to(_working_type(state[1]), copy=True)
     outputs = hidden.new_empty(sum(words.batch_sizes), hidden.shape[1])
     for block, first in words.blocks():
-        gates_of_block = packed.inputs.product(block.vectors, weights.inputs, weights.bias)
+        gates_of_block = _input_gates(weights, packed, block, cell.dtype)
         start = 0
         for active in block.batch_sizes:
-            part = slice(start, start + active)
-            rows = gates_of_block[part] if block.occurrences is None else gates_of_block[block.occurrences[part]]
-            gates = rows.to(cell.dtype)
+            gates, active_cell = gates_of_block[start : start + active], cell[:active]
             if first + start or _is_anything(hidden):
                 gates += packed.recurrent.product(hidden[:active], weights.recurrent)
-            active_cell = cell[:active]
-            projected = _step(gates, active_cell, active_cell, clips.cell)[0]
-            hidden[:active] = packed.projection.product(
-                projected.to(hidden.dtype), weights.projection, limit=clips.projection
-            )
+            input_gate, forget_gate, candidate, output_gate = _activate(gates)
+            active_cell.mul_(forget_gate).addcmul_(input_gate, candidate)
+            if clips.cell is not None:
+                active_cell.clamp_(-clips.cell, clips.cell)
+            unprojected = (output_gate * tanh(active_cell)).to(hidden.dtype)
+            hidden[:active] = packed.projection.product(unprojected, weights.projection, limit=clips.projection)
             outputs[first + start : first + start + active] = hidden[:active]
             start += active
     return outputs, (hidden, cell.to(state[1].dtype))
 
 
-def _step(
-    gates: torch.Tensor, before: torch.Tensor, after: torch.Tensor, clip: float | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`cell_step` in place: leaves the activations in `gates` and the cell, not yet clipped, in `after`.
-
-    Returns:
-        What is projected, the tanh of the cell, and the clipped cell, which is `after` itself where that is `before`.
-    """
+def _activate(gates: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Applies the activations in place; returns the parts, each (rows, C)."""
     size = gates.shape[1] // 4
     gates[:, : 2 * size].sigmoid_()
     gates[:, 3 * size :].sigmoid_()
-    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
-    candidate.copy_(tanh(candidate))
-    torch.mul(before, forget_gate, out=after).addcmul_(input_gate, candidate)
-    if clip is None:
-        cell = after
-    elif after is before:
-        cell = after.clamp_(-clip, clip)
-    else:
-        cell = after.clamp(-clip, clip)
-    tanh_of_cell = tanh(cell)
-    return output_gate * tanh_of_cell, tanh_of_cell, cell
+    parts = gates.chunk(4, dim=1)
+    parts[2].copy_(tanh(parts[2]))
+    return parts
 
 
 class FusedWalk(torch.autograd.Function):
@@ -108,8 +107,8 @@ class FusedWalk(torch.autograd.Function):
         ctx: FunctionCtx,
         packed: PackedWeights,
         clips: Clips,
-        occurrences: torch.Tensor | None,
         batch_sizes: list[int],
+        distinct: Distinct,
         vectors: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -118,8 +117,8 @@ class FusedWalk(torch.autograd.Function):
         Args:
             packed: Copies of the weights.
             clips: The bounds.
-            occurrences: As in `WalkedWords`.
             batch_sizes: As in `WalkedWords`.
+            distinct: As in `WalkedWords`.
             vectors: As in `WalkedWords`.
             *tensors: The four of `Weights` and the two of `State`.
 
@@ -127,9 +126,8 @@ class FusedWalk(torch.autograd.Function):
             The outputs (words, P), and the final output (rows, P) and cell (rows, C).
         """
         weights, (first_hidden, first_cell) = Weights(*tensors[:4]), tensors[4:]
-        words = WalkedWords(vectors, occurrences, batch_sizes)
         working = _working_type(first_cell)
-        gates = words.each(packed.inputs.product(vectors, weights.inputs, weights.bias)).to(working)
+        gates = _input_gates(weights, packed, WalkedWords(vectors, batch_sizes, distinct), working)
         count, cell_size = len(gates), first_cell.shape[1]
         cells, tanh_of_cells = gates.new_empty(count, cell_size), gates.new_empty(count, cell_size)
         projected = first_hidden.new_empty(count, first_hidden.shape[1])
@@ -139,31 +137,37 @@ class FusedWalk(torch.autograd.Function):
             part = slice(start, start + active)
             if start or _is_anything(hidden):
                 gates[part] += packed.recurrent.product(hidden[:active], weights.recurrent)
-            unprojected, tanh_of_cells[part], cell[:active] = _step(
-                gates[part], cell[:active], cells[part], clips.cell
-            )
-            projected[part] = packed.projection.product(unprojected.to(hidden.dtype), weights.projection)
+            input_gate, forget_gate, candidate, output_gate = _activate(gates[part])
+            torch.mul(cell[:active], forget_gate, out=cells[part]).addcmul_(input_gate, candidate)
+            cell[:active] = clipped(cells[part], clips.cell)
+            tanh_of_cells[part] = tanh(cell[:active])
+            unprojected = (output_gate * tanh_of_cells[part]).to(hidden.dtype)
+            projected[part] = packed.projection.product(unprojected, weights.projection)
             hidden[:active] = clipped(projected[part], clips.projection)
             start += active
-        ctx.save_for_backward(vectors, *tensors, gates, cells, tanh_of_cells, projected)
-        ctx.clips, ctx.occurrences, ctx.batch_sizes = clips, occurrences, batch_sizes  # type: ignore[attr-defined]
+        ctx.save_for_backward(vectors, *tensors, *(distinct or ()), gates, cells, tanh_of_cells, projected)
+        ctx.clips, ctx.batch_sizes, ctx.is_distinct = clips, batch_sizes, distinct is not None  # type: ignore[attr-defined]
         return clipped(projected, clips.projection).clone(), hidden, cell.to(first_cell.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """Gradients of `forward`'s arguments."""
-        vectors, *tensors = ctx.saved_tensors  # once: gradient checkpointing allows no second look
-        words = WalkedWords(vectors, ctx.occurrences, ctx.batch_sizes)
+        saved = ctx.saved_tensors  # read once: gradient checkpointing gives them away
+        vectors, *tensors = saved[:7]
+        distinct = saved[7:9] if ctx.is_distinct else None
+        words = WalkedWords(vectors, ctx.batch_sizes, distinct)
         weights, state = Weights(*tensors[:4]), (tensors[4], tensors[5])
         wanted = ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # create_graph: the gradients are to be differentiated in turn
             return (None, None, None, None, *_differentiable(weights, ctx.clips, words, state, wanted, gradients))
-        kept = _Kept(*tensors[6:])
+        kept = _Kept(*saved[-4:])
         return (None, None, None, None, *_gradients(weights, ctx.clips, words, state, kept, wanted, gradients))
 
 
 class _Kept(NamedTuple):
-    """What the forward pass keeps of each word: activated gates, cells and projections before they are clipped."""
+    """What the forward pass keeps of each word: activated gates (words, 4C), cells (words, C) and projections
+    (words, P) before they are clipped, and the tanh of the clipped cells.
+    """
 
     gates: torch.Tensor
     cells: torch.Tensor
@@ -183,78 +187,89 @@ def _gradients(
     """The gradients of vectors, weights and states, None where one is not wanted."""
     of_outputs, of_hidden, of_cell = gradients
     dtype, working = of_outputs.dtype, kept.cells.dtype
-    carried_hidden, carried_cell = of_hidden.clone(), of_cell.to(working, copy=True)
-    of_gates = torch.empty_like(kept.gates)
-    of_projected = torch.empty_like(kept.projected)
-    starts = [0]
-    for active in words.batch_sizes:
-        starts.append(starts[-1] + active)
-    for step in reversed(range(len(words.batch_sizes))):
+    hidden, cell = of_hidden.clone(), of_cell.to(working, copy=True)  # carried from step to step
+    of_gates, of_projected = torch.empty_like(kept.gates), torch.empty_like(kept.projected)
+    through_projection, through_recurrence = _transposed(weights, len(words.batch_sizes))
+    ends = list(accumulate(words.batch_sizes))
+    for step in reversed(range(len(ends))):
         active = words.batch_sizes[step]
-        part = slice(starts[step], starts[step + 1])
-        hidden = carried_hidden[:active] + of_outputs[part]
-        of_projected[part] = _through_clip(hidden, kept.projected[part], clips.projection)
+        part = slice(ends[step] - active, ends[step])
+        of_projected[part] = _through_clip(hidden[:active] + of_outputs[part], kept.projected[part], clips.projection)
         if step:
-            cell_before = clipped(kept.cells[starts[step - 1] :][:active], clips.cell)
+            before = clipped(kept.cells[ends[step - 1] - words.batch_sizes[step - 1] :][:active], clips.cell)
         else:
-            cell_before = state[1][:active].to(working)
-        carried_cell[:active] = _cell_gradients(
-            (of_projected[part] @ weights.projection).to(working),
-            carried_cell[:active],
-            kept.gates[part],
-            kept.cells[part],
-            kept.tanh_of_cells[part],
-            cell_before,
+            before = state[1][:active].to(working)
+        _step_backward(
+            through_projection(of_projected[part]).to(working),
+            cell[:active],
+            _Kept(*(values[part] for values in kept)),
+            before,
             clips.cell,
-            out=of_gates[part],
+            of_gates[part],
         )
-        carried_hidden[:active] = of_gates[part].to(dtype) @ weights.recurrent
+        if step or wanted[5]:
+            hidden[:active] = through_recurrence(of_gates[part].to(dtype))
 
-    found: list[torch.Tensor | None] = [None] * len(wanted)
     of_gates = of_gates.to(dtype)
-    of_inputs = of_gates
-    if words.occurrences is not None:
-        of_inputs = of_gates.new_zeros(len(words.vectors), of_gates.shape[1])
-        of_inputs.index_add_(0, words.occurrences, of_gates)
+    of_inputs, vectors = of_gates, words.vectors
+    if words.distinct is not None:
+        vectors, occurrences = words.distinct
+        of_inputs = of_gates.new_zeros(len(vectors), of_gates.shape[1]).index_add_(0, occurrences, of_gates)
+    found: list[torch.Tensor | None] = [None] * 5 + [hidden, cell.to(of_cell.dtype)]
     if wanted[0]:
-        found[0] = of_inputs @ weights.inputs
+        found[0] = of_gates @ weights.inputs
     if wanted[1]:
-        found[1] = of_inputs.T @ words.vectors
+        found[1] = of_inputs.T @ vectors
     if wanted[2]:
         found[2] = of_inputs.sum(dim=0)
     if wanted[3]:
-        outputs = clipped(kept.projected, clips.projection)
-        before = [state[0][: words.batch_sizes[0]]] if words.batch_sizes else []
-        before += [outputs[start:][:size] for start, size in zip(starts, words.batch_sizes[1:], strict=False)]
-        found[3] = of_gates.T @ torch.cat([outputs[:0], *before])
+        found[3] = of_gates.T @ _outputs_before(clipped(kept.projected, clips.projection), words.batch_sizes, state[0])
     if wanted[4]:
-        unprojected = (kept.gates.chunk(4, dim=1)[3] * kept.tanh_of_cells).to(dtype)
-        found[4] = of_projected.T @ unprojected
-    found[5:] = [carried_hidden, carried_cell.to(of_cell.dtype)]
+        found[4] = of_projected.T @ (kept.gates.chunk(4, dim=1)[3] * kept.tanh_of_cells).to(dtype)
     return [gradient if needed else None for gradient, needed in zip(found, wanted, strict=True)]
 
 
-def _cell_gradients(
+def _transposed(weights: Weights, steps: int) -> tuple[Product, Product]:
+    """What brings gradients (rows, P) and (rows, 4C) back through the projection and through the recurrence."""
+
+    def times(weight: torch.Tensor) -> Product:
+        if steps < FEWEST_STEPS or why_not_packable(weight) is not None:
+            return lambda rows: rows @ weight
+        packed = PackedWeight()
+        packed.renew(weight.T, has_changed=True)
+        return lambda rows: packed.product(rows, weight.T)
+
+    return times(weights.projection), times(weights.recurrent)
+
+
+def _outputs_before(outputs: torch.Tensor, batch_sizes: list[int], first: torch.Tensor) -> torch.Tensor:
+    """For each word the output of its row at the step before (words, P), `first` at the first step."""
+    starts = [0, *accumulate(batch_sizes)]
+    before = [first[: batch_sizes[0]]] if batch_sizes else []
+    before += [outputs[start:][:size] for start, size in zip(starts, batch_sizes[1:], strict=False)]
+    return torch.cat([outputs[:0], *before])
+
+
+def _step_backward(
     of_unprojected: torch.Tensor,
     of_cell: torch.Tensor,
-    gates: torch.Tensor,
-    cell: torch.Tensor,
-    tanh_of_cell: torch.Tensor,
+    kept: _Kept,
     cell_before: torch.Tensor,
     clip: float | None,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """The backward pass of `cell_step`: writes the gradient of the gates (rows, 4C) and returns that of the cell."""
-    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
-    of_input, of_forget, of_candidate, of_output = out.chunk(4, dim=1)
-    sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-    of_output.copy_(sigmoid_backward(of_unprojected * tanh_of_cell, output_gate))
-    of_cell = of_cell + tanh_backward(of_unprojected * output_gate, tanh_of_cell)
-    of_cell = _through_clip(of_cell, cell, clip)
-    of_input.copy_(sigmoid_backward(of_cell * candidate, input_gate))
-    of_forget.copy_(sigmoid_backward(of_cell * cell_before, forget_gate))
-    of_candidate.copy_(tanh_backward(of_cell * input_gate, candidate))
-    return of_cell * forget_gate
+    of_gates: torch.Tensor,
+) -> None:
+    """The backward pass of `cell_step`: writes the gradient of the gates, and over that of the cell the one of the last."""
+    input_gate, forget_gate, candidate, output_gate = kept.gates.chunk(4, dim=1)
+    of_input, of_forget, of_candidate, of_output = of_gates.chunk(4, dim=1)
+    through_sigmoid, through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+    through_sigmoid.grad_input(of_unprojected * kept.tanh_of_cells, output_gate, grad_input=of_output)
+    of_cell += through_tanh(of_unprojected * output_gate, kept.tanh_of_cells)
+    if clip is not None:
+        of_cell.masked_fill_(kept.cells.abs() > clip, 0)
+    through_sigmoid.grad_input(of_cell * candidate, input_gate, grad_input=of_input)
+    through_sigmoid.grad_input(of_cell * cell_before, forget_gate, grad_input=of_forget)
+    through_tanh.grad_input(of_cell * input_gate, candidate, grad_input=of_candidate)
+    of_cell *= forget_gate
 
 
 def _through_clip(gradient: torch.Tensor, values: torch.Tensor, clip: float | None) -> torch.Tensor:
@@ -271,17 +286,15 @@ def _differentiable(
     gradients: tuple[torch.Tensor, ...],
 ) -> list[torch.Tensor | None]:
     """`_gradients` that have gradients themselves, from the plain walk."""
-    tensors = (words.vectors, *weights, *state)
-    # The walk must not end at tensors from before this backward pass: their gradients are found here.
-    copies = [tensor.view_as(tensor) for tensor in tensors]
+    # Views, so that the gradients found here are those of this walk alone.
+    copies = [tensor.view_as(tensor) for tensor in (words.vectors, *weights, *state)]
     vectors, inputs, bias, recurrent, projection, hidden, cell = copies
-    linear = nn.functional.linear
     outputs, final = walk(
-        lambda rows: linear(rows, inputs, bias),
-        lambda rows: linear(rows, recurrent),
-        lambda rows: linear(rows, projection),
+        lambda rows: nn.functional.linear(rows, inputs, bias),
+        lambda rows: nn.functional.linear(rows, recurrent),
+        lambda rows: nn.functional.linear(rows, projection),
         clips,
-        WalkedWords(vectors, words.occurrences, words.batch_sizes),
+        WalkedWords(vectors, words.batch_sizes),
         (hidden, cell),
     )
     needed = [copy for copy, want in zip(copies, wanted, strict=True) if want]

@@ -28,8 +28,8 @@ class Packing:
         forward_order: Flat positions `row * seq + position` in the order of a left-to-right walk, shape (words,).
         backward_order: The same for a right-to-left walk.
         batch_sizes: For each step, how many rows still have a word; never increasing.
-        distinct_words: For a layer whose inputs repeat, the distinct ones, shape (distinct, P), and at each flat
-            position the number of its word, shape (batch * seq,).
+        distinct_words: For a layer whose inputs repeat, the distinct ones without gradient, shape (distinct, P), and
+            at each flat position the number of its word, shape (batch * seq,).
     """
 
     rows: torch.Tensor
@@ -195,11 +195,8 @@ def lstm_over_packed_words(
     batch, length, size = inputs.shape
     packing = packing.to(inputs.device)
     order = packing.backward_order if reverse else packing.forward_order
-    if packing.distinct_words is None:
-        words = WalkedWords(inputs.reshape(batch * length, size)[order], None, packing.batch_sizes)
-    else:
-        vectors, numbers = packing.distinct_words
-        words = WalkedWords(vectors, numbers[order], packing.batch_sizes)
+    distinct = packing.distinct_words and (packing.distinct_words[0], packing.distinct_words[1][order])
+    words = WalkedWords(inputs.reshape(batch * length, size)[order], packing.batch_sizes, distinct)
     state = (state[0][packing.rows], state[1][packing.rows])
     if lstm.why_not_fused() is None and inputs.dtype == state[1].dtype == lstm.projection.weight.dtype:
         outputs, state = fused_walk(lstm.weights(), lstm.packed, lstm.clips, words, state)

@@ -32,14 +32,15 @@ class WalkedWords:
     The rows are sorted by length, so that the rows of a step are the first ones of the step before.
 
     Attributes:
-        vectors: The words, or the distinct ones among them, shape (distinct, P).
-        occurrences: For each word its place in `vectors`, shape (words,); None where `vectors` holds every word.
+        vectors: The words, shape (words, P).
         batch_sizes: The number of rows at each step, never increasing.
+        distinct: Where words repeat, the distinct ones without gradient, shape (distinct, P), and for each word its
+            place among them, shape (words,).
     """
 
     vectors: torch.Tensor
-    occurrences: torch.Tensor | None
     batch_sizes: list[int]
+    distinct: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def blocks(self) -> Iterator[tuple["WalkedWords", int]]:
         """Successive steps with at most `INPUT_PRODUCT_WORDS` words together, and the place of their first word."""
@@ -51,18 +52,14 @@ class WalkedWords:
             ):
                 count += self.batch_sizes[stop]
                 stop += 1
-            yield self._part(first, count, self.batch_sizes[start:stop]), first
+            yield self._part(slice(first, first + count), self.batch_sizes[start:stop]), first
             start, first = stop, first + count
 
-    def _part(self, first: int, count: int, batch_sizes: list[int]) -> "WalkedWords":
-        if self.occurrences is None:
-            return WalkedWords(self.vectors[first : first + count], None, batch_sizes)
-        numbers, occurrences = self.occurrences[first : first + count].unique(return_inverse=True)
-        return WalkedWords(self.vectors[numbers], occurrences, batch_sizes)
-
-    def each(self, of_vectors: torch.Tensor) -> torch.Tensor:
-        """What was computed for `vectors`, for every word."""
-        return of_vectors if self.occurrences is None else of_vectors[self.occurrences]
+    def _part(self, words: slice, batch_sizes: list[int]) -> "WalkedWords":
+        if self.distinct is None:
+            return WalkedWords(self.vectors[words], batch_sizes)
+        numbers, occurrences = self.distinct[1][words].unique(return_inverse=True)
+        return WalkedWords(self.vectors[words], batch_sizes, (self.distinct[0][numbers], occurrences))
 
 
 def cell_step(gates: torch.Tensor, cell: torch.Tensor, clip: float | None) -> State:
@@ -108,7 +105,7 @@ def walk(
     outputs: list[torch.Tensor] = []
     ended: list[State] = []
     for block, _ in words.blocks():
-        for gates in block.each(input_gates(block.vectors)).split(block.batch_sizes):
+        for gates in input_gates(block.vectors).split(block.batch_sizes):
             active = len(gates)
             if active < len(hidden):
                 ended.append((hidden[active:], cell[active:]))
@@ -125,4 +122,4 @@ def clipped(values: torch.Tensor, clip: float | None) -> torch.Tensor:
     return values if clip is None else values.clamp(-clip, clip)
 
 
-__all__ = ["Clips", "State", "WalkedWords", "cell_step", "clipped", "walk"]
+__all__ = ["Clips", "Product", "State", "WalkedWords", "cell_step", "clipped", "walk"]

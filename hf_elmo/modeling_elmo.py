@@ -417,11 +417,15 @@ class ElmoModel(ElmoPreTrainedModel):
         padded = vectors.new_zeros(*mask.shape, vectors.shape[-1])
         padded = padded.masked_scatter(mask[..., None], vectors[occurrences])
         packing = pack_words(mask)
-        # With gradients every place keeps its own: those of the token layer may be asked for word by word.
-        if is_enabled("distinct_words") and not vectors.requires_grad and 2 * len(vectors) <= len(occurrences):
+        if 2 * len(vectors) <= len(occurrences) and self._may_repeat_words():
             numbers = occurrences.new_zeros(mask.shape).masked_scatter(mask, occurrences)
-            packing = replace(packing, distinct_words=(vectors, numbers.flatten()))
+            packing = replace(packing, distinct_words=(vectors.detach(), numbers.flatten()))
         return padded, packing
+
+    def _may_repeat_words(self) -> bool:
+        """Whether the first layer reads the token layer as it is, so that equal words are equal there too."""
+        hooks = (self.encoder._forward_pre_hooks, self.encoder.layers[0]._forward_pre_hooks)
+        return is_enabled("distinct_words") and not any(hooks)
 
 
 class ElmoForPreTraining(ElmoPreTrainedModel):

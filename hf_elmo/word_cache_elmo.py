@@ -45,7 +45,7 @@ class WordCache:
         return [number for number, place in enumerate(places) if place < 0]
 
     def keep(self, words: list[bytes], vectors: torch.Tensor) -> None:
-        """Keeps the vectors (n, size) of n words that are not known yet."""
+        """Keeps the vectors (n, size) of n words."""
         capacity = LARGEST_BYTES // (vectors.shape[1] * vectors.element_size())
         with self._lock:
             if len(self._places) + len(words) > capacity:
@@ -54,9 +54,10 @@ class WordCache:
                 with torch.inference_mode(False):  # so that calls outside of it may write too
                     self._table = vectors.new_empty(capacity, vectors.shape[1])
             first = len(self._places)
-            words = words[: capacity - first]
-            self._table[first : first + len(words)] = vectors[: len(words)]
-            self._places.update(zip(words, range(first, capacity), strict=False))
+            # Another thread may have met some of them meanwhile.
+            new = [number for number, word in enumerate(words) if word not in self._places][: capacity - first]
+            self._table[first : first + len(new)] = vectors[new]
+            self._places.update(zip((words[number] for number in new), range(first, capacity), strict=False))
 
 
 def words_of_rows(rows: torch.Tensor, largest_id: int) -> list[bytes]:
