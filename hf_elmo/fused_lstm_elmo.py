@@ -258,7 +258,7 @@ def _step_backward(
     clip: float | None,
     of_gates: torch.Tensor,
 ) -> None:
-    """The backward pass of `cell_step`: writes the gradient of the gates, and over that of the cell its predecessor's."""
+    """The backward pass of `cell_step`: writes the gradient of the gates, and that of the cell before in place."""
     input_gate, forget_gate, candidate, output_gate = kept.gates.chunk(4, dim=1)
     of_input, of_forget, of_candidate, of_output = of_gates.chunk(4, dim=1)
     through_sigmoid, through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
