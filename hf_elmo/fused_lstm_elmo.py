@@ -89,14 +89,13 @@ def _infer(
     return outputs, (hidden, cell.to(state[1].dtype))
 
 
-def _activate(gates: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Applies the activations in place; returns the parts, each (rows, C)."""
+def _activate(gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Applies the activations, in place but for the candidate's; returns the parts, each (rows, C)."""
     size = gates.shape[1] // 4
     gates[:, : 2 * size].sigmoid_()
     gates[:, 3 * size :].sigmoid_()
-    parts = gates.chunk(4, dim=1)
-    parts[2].copy_(tanh(parts[2]))
-    return parts
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
+    return input_gate, forget_gate, tanh(candidate), output_gate
 
 
 class FusedWalk(torch.autograd.Function):
@@ -138,6 +137,7 @@ class FusedWalk(torch.autograd.Function):
             if start or _is_anything(hidden):
                 gates[part] += packed.recurrent.product(hidden[:active], weights.recurrent)
             input_gate, forget_gate, candidate, output_gate = _activate(gates[part])
+            gates[part, 2 * cell_size : 3 * cell_size] = candidate
             torch.mul(cell[:active], forget_gate, out=cells[part]).addcmul_(input_gate, candidate)
             cell[:active] = clipped(cells[part], clips.cell)
             tanh_of_cells[part] = tanh(cell[:active])

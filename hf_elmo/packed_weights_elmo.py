@@ -21,8 +21,8 @@ from .fast_paths_elmo import is_enabled
 # A copy does not pay for matrices of fewer numbers, nor oneDNN's tanh for fewer.
 SMALLEST_MATRIX = 1 << 15
 SMALLEST_TANH = 1 << 14
-# Numbers under one sum of a fingerprint: odd against the sizes of matrices, so that exchanged rows or columns show.
-FINGERPRINT_STRIDE = 509
+# Tensors of fewer numbers are compared number by number.
+FEWEST_SUMMED = 1 << 12
 
 Fingerprint = tuple[torch.Tensor, torch.Tensor]
 
@@ -200,9 +200,19 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _fingerprint(weight: torch.Tensor) -> Fingerprint:
+    """Sums of the bits, 8 bytes at a time, and the numbers at both ends that fill no sum.
+
+    A sum ends a little before a row does, so that rows or columns that change places show too.
+    """
     flat = weight.detach().reshape(-1)
-    whole = flat.numel() // FINGERPRINT_STRIDE * FINGERPRINT_STRIDE
-    return flat[:whole].view(-1, FINGERPRINT_STRIDE).sum(dim=1, dtype=torch.float32), flat[whole:].clone()
+    if len(flat) < FEWEST_SUMMED:
+        return flat.clone(), flat[:0]
+    numbers = 8 // flat.element_size()
+    stride = max(2, weight[0].numel() // numbers - 1)
+    first = -flat.storage_offset() % numbers
+    summed = (len(flat) - first) // (numbers * stride) * (numbers * stride)
+    bits = flat[first : first + summed].view(torch.int64)
+    return bits.view(-1, stride).sum(dim=1), torch.cat([flat[:first], flat[first + summed :]])
 
 
 __all__ = ["PackedWeight", "WeightWatch", "tanh", "why_not_packable"]
