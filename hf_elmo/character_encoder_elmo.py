@@ -9,7 +9,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from .configuration_elmo import ElmoConfig
-from .fast_paths_elmo import is_enabled, is_plain, why_not_direct
+from .fast_paths_elmo import is_enabled, is_hooked, is_plain, why_not_direct
 from .packed_weights_elmo import PackedWeight, WeightWatch
 from .word_cache_elmo import WordCache, words_of_rows
 
@@ -131,7 +131,7 @@ class ElmoCharacterEncoder(nn.Module):
         rows, occurrences = torch.unique(rows, dim=0, return_inverse=True)
         if self.why_not_direct() is not None:
             return self._encode(rows, character_ids.shape[1], self), occurrences
-        self._refresh()
+        generation = self._refresh()
         if self.why_not_cached() is not None:
             return self._encode(rows, character_ids.shape[1], self._forward_without_gradients), occurrences
         words = words_of_rows(rows, int(rows.max()))
@@ -139,7 +139,7 @@ class ElmoCharacterEncoder(nn.Module):
         new = self.word_cache.find(words, vectors)
         if new:
             vectors[new] = found = self._encode(rows[new], character_ids.shape[1], self._forward_without_gradients)
-            self.word_cache.keep([words[number] for number in new], found)
+            self.word_cache.keep([words[number] for number in new], found, generation)
         return vectors, occurrences
 
     def _encode(
@@ -151,14 +151,18 @@ class ElmoCharacterEncoder(nn.Module):
         longest = int(varying[-1]) + 1 if len(varying) else 0
         return encode(words[:, : longest + self.widest_filter], word_ids)
 
-    def _refresh(self) -> None:
-        """Makes packed weights and kept vectors those of the weights as they are now."""
-        has_changed = self.watch.have_changed(*self.parameters())
-        if has_changed or self.why_not_cached() is not None:
-            self.word_cache.clear()
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Conv1d):
-                self.packed[name].renew(module.weight.flatten(1), has_changed)
+    def _refresh(self) -> int:
+        """Makes packed weights and kept vectors those of the weights as they are now; the cache's generation."""
+        is_on_cpu = self.character_embeddings.weight.device.type == "cpu"
+        with self.watch.lock:
+            # An accelerator would have to wait, and has neither packed weights nor a cache.
+            has_changed = is_on_cpu and self.watch.have_changed(*self.parameters())
+            if has_changed or self.why_not_cached() is not None:
+                self.word_cache.clear()
+            for name, module in self.named_modules():
+                if isinstance(module, nn.Linear | nn.Conv1d):
+                    self.packed[name].renew(module.weight.flatten(1), has_changed)
+            return self.word_cache.generation
 
     def why_not_cached(self) -> str | None:
         """Why vectors of words are not kept from call to call, or None where they are."""
@@ -173,13 +177,8 @@ class ElmoCharacterEncoder(nn.Module):
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
             return "the token layer takes gradients"
         leaves = [module for module in self.modules() if hasattr(module, "weight")]
-        if (
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or not all(
-                is_plain(leaf, nn.Conv1d) or is_plain(leaf, nn.Linear) or is_plain(leaf, nn.Embedding)
-                for leaf in leaves
-            )
+        if any(map(is_hooked, self.modules())) or not all(
+            is_plain(leaf, nn.Conv1d) or is_plain(leaf, nn.Linear) or is_plain(leaf, nn.Embedding) for leaf in leaves
         ):
             return "the token layer is not made of plain modules (an adapter, a hook, an offloaded layer)"
         return why_not_direct(self.character_embeddings.weight.device)

@@ -62,14 +62,18 @@ def without_fast_paths(*names: str) -> Iterator[None]:
         _off.reset(token)
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling a module does something else than the `forward` of its class."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
+
+
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling a module does nothing but what its class does with its own weight."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     weight = module.weight
     return (
         type(module) is kind
-        and not any(hooks)
-        and "forward" not in vars(module)
+        and not is_hooked(module)
         and type(weight) in (nn.Parameter, torch.Tensor)
         and not weight.is_meta
     )
@@ -79,9 +83,14 @@ def why_not_direct(device: torch.device) -> str | None:
     """Why weights may not be used past their modules and past the dispatch of operations now, or None."""
     if torch.is_autocast_enabled(device.type):
         return "autocast chooses the types of the products"
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+    try:
+        is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        is_transformed = is_transformed or torch.autograd.forward_ad._current_level >= 0
+    except AttributeError:  # private, and another version may have other names
+        return f"torch {torch.__version__} does not tell whether a transform of torch.func goes through the operations"
+    if is_transformed:
         return "a transform of torch.func or forward-mode differentiation goes through the operations"
     return None
 
 
-__all__ = ["FAST_PATHS", "is_enabled", "is_plain", "why_not_direct", "without_fast_paths"]
+__all__ = ["FAST_PATHS", "is_enabled", "is_hooked", "is_plain", "why_not_direct", "without_fast_paths"]

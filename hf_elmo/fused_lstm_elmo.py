@@ -210,11 +210,11 @@ def _gradients(
         if step or wanted[5]:
             hidden[:active] = through_recurrence(of_gates[part].to(dtype))
 
-    of_gates = of_gates.to(dtype)
     of_inputs, vectors = of_gates, words.vectors
     if words.distinct is not None:
         vectors, occurrences = words.distinct
         of_inputs = of_gates.new_zeros(len(vectors), of_gates.shape[1]).index_add_(0, occurrences, of_gates)
+    of_gates, of_inputs = of_gates.to(dtype), of_inputs.to(dtype)
     found: list[torch.Tensor | None] = [None] * 5 + [hidden, cell.to(of_cell.dtype)]
     if wanted[0]:
         found[0] = of_gates @ weights.inputs

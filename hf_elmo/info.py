@@ -63,13 +63,16 @@ def model_facts(model: ElmoPreTrainedModel) -> list[Fact]:
     matrices = [
         linear.weight for lstm in lstms for linear in (lstm.input_gates, lstm.recurrent_gates, lstm.projection)
     ]
-    packed = [matrix for matrix in matrices if why_not_packable(matrix) is None]
-    reasons = Counter(reason for reason in map(why_not_packable, matrices) if reason)
+    not_fused = lstms[0].why_not_fused()
+    step_by_step = None if not_fused is None else "the recurrence goes step by step"
+    against = [why_not_packable(matrix) or step_by_step for matrix in matrices]
+    packed = [matrix for matrix, reason in zip(matrices, against, strict=True) if reason is None]
+    reasons = Counter(reason for reason in against if reason)
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     copies = sum(matrix.numel() * matrix.element_size() for matrix in packed)
     return [
         Fact("weights", f"{size / 2**20:.0f} MiB", f"{str(weight.dtype).removeprefix('torch.')} on {weight.device}"),
-        Fact("recurrence", *_verdict(lstms[0].why_not_fused(), "few passes over the memory", "fused", "step by step")),
+        Fact("recurrence", *_verdict(not_fused, "few passes over the memory", "fused", "step by step")),
         Fact(
             "products of the LSTMs",
             f"{len(packed)} of {len(matrices)} matrices packed" if packed else "plain",

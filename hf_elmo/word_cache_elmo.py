@@ -9,9 +9,14 @@ LARGEST_BYTES = 64 << 20
 
 
 class WordCache:
-    """A bounded store of one vector a word. It is neither copied nor pickled with the module that keeps it."""
+    """A bounded store of one vector a word. It is neither copied nor pickled with the module that keeps it.
+
+    Attributes:
+        generation: How often it was cleared. Vectors of weights of an earlier generation are not kept.
+    """
 
     def __init__(self) -> None:
+        self.generation = 0
         self._places: dict[bytes, int] = {}
         self._table: torch.Tensor | None = None
         self._lock = Lock()
@@ -26,6 +31,7 @@ class WordCache:
         """Forgets every word."""
         with self._lock:
             self._places, self._table = {}, None
+            self.generation += 1
 
     def find(self, words: list[bytes], vectors: torch.Tensor) -> list[int]:
         """Fills in the vectors of known words.
@@ -44,10 +50,12 @@ class WordCache:
                 vectors[known] = self._table[[places[number] for number in known]]
         return [number for number, place in enumerate(places) if place < 0]
 
-    def keep(self, words: list[bytes], vectors: torch.Tensor) -> None:
-        """Keeps the vectors (n, size) of n words."""
+    def keep(self, words: list[bytes], vectors: torch.Tensor, generation: int) -> None:
+        """Keeps the vectors (n, size) of n words, unless the cache was cleared since it had this generation."""
         capacity = LARGEST_BYTES // (vectors.shape[1] * vectors.element_size())
         with self._lock:
+            if generation != self.generation:
+                return
             if len(self._places) + len(words) > capacity:
                 self._places = {}
             if self._table is None:

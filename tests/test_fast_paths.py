@@ -108,6 +108,25 @@ class TestSameNumbers:
             error, others, size = (part.double().norm() for part in (value - expected, other - expected, expected))
             assert error <= 1.6 * others + 0.01 * size, f"value or gradient {index}: {error} against {others}"
 
+    def test_repeated_words_have_their_gradient_in_bfloat16_too(self):
+        model = large_model().bfloat16()
+        batch = tiny_batch([["the"] * 300])
+        weight = "encoder.layers.0.forward_lstm.input_gates.weight"
+        ours = self.gradients_of(model, batch)[weight]
+        with without_fast_paths("distinct_words"):
+            plain = self.gradients_of(model, batch)[weight]
+        truth = self.gradients_of(model.double(), batch)[weight]
+        error, others = ((part.double() - truth).norm() for part in (ours, plain))
+        assert error <= 1.6 * others
+
+    def test_what_is_no_number_stays_none(self):
+        for name in ("encoder.layers.1.forward_lstm.projection.weight", "embeddings.highways.0.carry.bias"):
+            model = large_model()
+            with torch.no_grad():
+                model.get_parameter(name).view(-1)[3] = torch.nan
+            torch.testing.assert_close(vectors(model).isnan(), plain_vectors(model).isnan())
+            assert vectors(model).isnan().any()
+
     @staticmethod
     def values_and_gradients(lstm, run, inputs, state, mask, reverse) -> list[torch.Tensor]:
         lstm = copy.deepcopy(lstm).to(inputs.dtype)
@@ -148,8 +167,9 @@ class TestSameNumbers:
             assert_close(ours[name] / scale, gradient / scale, 2e-4, name)
 
     @staticmethod
-    def gradients_of(model: ElmoModel) -> dict[str, torch.Tensor]:
-        model(**tiny_batch()).last_hidden_state.sin().sum().backward()
+    def gradients_of(model: ElmoModel, batch=None) -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        model(**(batch or tiny_batch())).last_hidden_state.sin().sum().backward()
         return {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
 
     def test_gradients_of_gradients(self):
@@ -315,11 +335,14 @@ class TestNeverOutOfDate:
             assert_close(merged(**tiny_batch()).last_hidden_state, expected, 1e-5)
             assert_close(vectors(merged), plain_vectors(merged), 1e-5)
 
-    def test_a_hook_sees_what_the_modules_compute(self):
+    @pytest.mark.parametrize(
+        "name", ["encoder.layers.0.forward_lstm.recurrent_gates", "embeddings.highways.0", "embeddings.projection"]
+    )
+    def test_a_hook_sees_what_the_modules_compute(self, name):
         model = large_model()
         expected = vectors(model)
         seen = []
-        layer = model.encoder.layers[0].forward_lstm.recurrent_gates
+        layer = model.get_submodule(name)
         handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
         assert_close(vectors(model), expected, 1e-5)
         assert seen
@@ -397,10 +420,10 @@ class TestAnotherTorch:
     def missing(*arguments):
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
-    def different(inputs, packed, bias=None, limit=None):
+    def different(inputs, packed, bias=None):
         return inputs.new_zeros(len(inputs), 65)
 
-    def of_another_shape(inputs, packed, bias=None, limit=None):
+    def of_another_shape(inputs, packed, bias=None):
         return inputs.new_zeros(1)
 
     @pytest.mark.parametrize("operator", [missing, different, of_another_shape])
@@ -471,6 +494,20 @@ class TestWordCache:
         for ours, theirs in zip(found, expected * 3, strict=True):
             assert_close(ours, theirs, 1e-5)
 
+    def test_vectors_of_old_weights_that_come_late_are_not_kept(self, monkeypatch):
+        model = large_model()
+        vectors(model)
+        cache, batch = model.embeddings.word_cache, tiny_batch([["late"]])
+        keep, held_back = cache.keep, []
+        monkeypatch.setattr(cache, "keep", lambda *arguments: held_back.append(arguments))
+        vectors(model, batch)
+        monkeypatch.setattr(cache, "keep", keep)
+        with torch.no_grad():
+            model.embeddings.projection.weight.mul_(2)
+        vectors(model)
+        cache.keep(*held_back[0])  # another thread was still computing when the weights changed
+        assert_close(vectors(model, batch), plain_vectors(model, batch), 1e-5)
+
 
 class TestSwitches:
     def test_they_are_on_unless_switched_off(self):
@@ -480,6 +517,12 @@ class TestSwitches:
             assert is_enabled("packed_weights")
         with without_fast_paths():
             assert not any(is_enabled(name) for name in FAST_PATHS)
+
+    def test_the_trials_do_not_depend_on_the_default_device_and_type(self):
+        with forgotten_trials():
+            expected = why_not_packed(torch.float32), packed_weights_elmo.why_not_onednn_tanh()
+        with forgotten_trials(), torch.device("meta"):
+            assert (why_not_packed(torch.float32), packed_weights_elmo.why_not_onednn_tanh()) == expected
 
     def test_an_unknown_name_is_refused(self):
         with (
@@ -538,6 +581,13 @@ class TestInfo:
             result = CliRunner().invoke(app, ["info", str(tmp_path / "model")], env={"COLUMNS": "220"})
         assert "too small for it to pay" in result.stdout
         assert "the fused recurrence is switched off" in result.stdout
+
+    def test_no_copies_are_announced_where_there_are_none(self, tmp_path):
+        large_model().save_pretrained(tmp_path / "model")
+        with without_fast_paths("fused_recurrence"):
+            result = CliRunner().invoke(app, ["info", str(tmp_path / "model")], env={"COLUMNS": "220"})
+        assert "matrices packed" not in result.stdout
+        assert "the recurrence goes step by step" in result.stdout
 
     def test_a_model_that_is_not_there(self, tmp_path):
         result = CliRunner().invoke(app, ["info", str(tmp_path / "nothing")])
