@@ -220,9 +220,10 @@ class ElmoScalarMix(nn.Module):
     @staticmethod
     def _normalise(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """AllenNLP's layer norm: mean and variance over every number of every word of the batch."""
-        count = mask.sum() * layer.shape[-1]
-        mean = (layer * mask).sum() / count
-        variance = (((layer - mean) * mask) ** 2).sum() / count
+        count = (mask.sum() * layer.shape[-1]).clamp(min=1)
+        precise = torch.promote_types(layer.dtype, torch.float32)  # the sums go beyond float16
+        mean = (layer * mask).sum(dtype=precise) / count
+        variance = (((layer - mean) * mask) ** 2).sum(dtype=precise) / count
         tiny = 1e-4 if layer.dtype == torch.float16 else 1e-13
         return (layer - mean) / (variance + tiny).sqrt()
 
@@ -550,7 +551,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output.forward_loss, output.backward_loss = losses
         if output_logits:
             output.forward_logits, output.backward_logits = self.softmax(forward_hidden), self.softmax(backward_hidden)
-        if wanted := kwargs.get("output_hidden_states", self.config.output_hidden_states):
+        wanted = kwargs.get("output_hidden_states")
+        if wanted := self.config.output_hidden_states if wanted is None else wanted:
             output.hidden_states = select_layers(layers, wanted)
         return output
 
@@ -583,6 +585,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         layers, states = elmo.encoder(halves, mask, states, packing, self.config.bilm_dropout)
         for index, layer in enumerate(layers):
             forward_half, backward_half = layer.chunk(2, dim=-1)
+            turned = turned.to(layer.device)
             layers[index] = torch.cat([forward_half, gather_positions(backward_half, turned)], dim=-1)
         return layers, states
 
@@ -637,8 +640,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None,
     ) -> torch.Tensor:
         """The loss of one direction from its vectors (batch, seq, P) and targets (batch, seq)."""
+        hidden = hidden.to(targets.device)  # the layers may lie on several devices
         counted = targets != NO_LABEL
-        losses = self.softmax(hidden[counted], targets[counted], self.num_sampled_words)
+        losses = self.softmax(hidden[counted], targets[counted], self.num_sampled_words).to(targets.device)
         if reduction == "none":
             return losses.new_zeros(targets.shape).masked_scatter(counted, losses)
         count = len(losses) if num_items_in_batch is None else num_items_in_batch

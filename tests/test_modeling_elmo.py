@@ -237,6 +237,18 @@ def test_the_layer_norm_of_the_mix_depends_on_the_batch_as_documented():
     assert_far(words_of(run(model, batch), batch, 0)[-1], words_of(run(model, alone), alone, 0)[-1], 1e-3)
 
 
+def test_the_layer_norm_of_the_mix_is_finite_without_words_and_in_half_precision():
+    model = tiny_model(mix_layer_norm=True)
+    batch = tiny_batch()
+    nothing = {name: torch.zeros_like(values) for name, values in batch.items()}
+    assert_zero_at_padding(run(model, nothing).last_hidden_state, nothing["attention_mask"])
+    mix, mask = model.representations[0].half(), torch.ones(64, 128, dtype=torch.bool)
+    layers = [torch.full((64, 128, 12), 30.0).half() * torch.tensor([-1.0, 1.0] * 6).half()] * 3
+    with torch.no_grad():
+        mixed = mix(layers, mask)
+    assert_close(mixed.float(), layers[0].float() / 30, 1e-2)
+
+
 def test_dropout_falls_on_the_representations_in_training_only():
     model = tiny_model(representation_dropout=0.5, num_output_representations=2)
     batch = tiny_batch()
