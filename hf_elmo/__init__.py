@@ -5,6 +5,7 @@ Importing this package makes the Auto classes and pipelines of transformers know
 
 from ._version import __version__
 from .auto import register_auto_classes
+from .bundled import bundled_model
 from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
 from .modeling_elmo import (
@@ -34,4 +35,5 @@ __all__ = [
     "ElmoTokenizer",
     "LayerWeights",
     "__version__",
+    "bundled_model",
 ]

@@ -11,7 +11,9 @@ from transformers import AutoModel
 
 from hf_elmo import demo as demo_module
 from hf_elmo.cli import app
-from hf_elmo.demo import run_demo
+from hf_elmo.demo import SENTENCES, WORD, demo_sentences, run_demo
+
+NOUNS, VERBS = range(3), range(3, 6)
 
 
 @pytest.fixture(scope="module")
@@ -22,37 +24,59 @@ def demo(tmp_path_factory) -> tuple[str, Path]:
     return console.export_text(), folder
 
 
-def test_it_says_that_the_weights_are_not_trained(demo):
-    text, _ = demo
-    assert "not trained" in text
+def heat_maps(text: str) -> list[list[list[float]]]:
+    rows = [
+        [float(value) for value in re.findall(r"\d\.\d\d", line)]
+        for line in text.splitlines()
+        if re.match(r"\(\d\) .* \d\.\d\d$", line)
+    ]
+    assert len(rows) == 2 * len(SENTENCES)
+    return [rows[: len(SENTENCES)], rows[len(SENTENCES) :]]
 
 
 def test_it_prints_the_python_that_it_runs(demo):
     text, _ = demo
     for line in (
-        'export_checkpoint("random", "original")',
+        'folder = bundled_model("elmo-tiny-english")',
+        "model = AutoModel.from_pretrained(folder)",
+        "layers = model(**inputs, output_hidden_states=True).hidden_states",
+        f'embedder.nearest(sentences[row], "{WORD}", others, top_k=3)',
+        'export_checkpoint(folder, "original")',
         'convert_checkpoint("original", "elmo")',
-        'model = AutoModel.from_pretrained("elmo")',
-        "outputs = model(**inputs, output_hidden_states=True)",
-        "weights, gamma = model.layer_weights()",
     ):
         assert line in text
 
 
-def test_the_token_layer_is_equal_in_both_sentences_and_the_bilm_layers_are_not(demo):
-    rows = [line.split("│") for line in demo[0].splitlines() if line.startswith("│")]
-    cosines = {row[1].strip(): float(row[4]) for row in rows}
-    apart = {row[1].strip(): float(row[5]) for row in rows}
-    assert list(cosines) == ["token", "biLM 1", "biLM 2", "mix"]
-    assert cosines["token"] == 1
-    assert apart["token"] == 0
-    assert all(0 < cosines[layer] < 1 and apart[layer] > 0 for layer in ("biLM 1", "biLM 2", "mix"))
+def test_the_token_layer_sees_one_word_and_the_top_layer_two_meanings(demo):
+    token_layer, top_layer = heat_maps(demo[0])
+    assert all(value == 1 for row in token_layer for value in row)
+    for alike, other in ((NOUNS, VERBS), (VERBS, NOUNS)):
+        for row in alike:
+            assert min(top_layer[row][column] for column in alike) > max(top_layer[row][column] for column in other)
 
 
-def test_it_keeps_an_original_checkpoint_and_a_folder_that_loads(demo):
-    _, folder = demo
+def test_the_nearest_words_have_the_meaning_of_the_sentence(demo):
+    text, _ = demo
+    parts = text.split("4. The nearest words")[1].split("5. What")[0].split(SENTENCES[3])
+    found = [re.findall(r"^ +0\.\d\d +(.+)$", part, re.MULTILINE) for part in parts]
+    assert [len(lines) for lines in found] == [3, 3]
+    assert all(line.strip() in demo_sentences() for lines in found for line in lines)
+    assert any(f" {WORD} " in line for line in found[0])
+
+
+def test_the_sentences_are_few_hundred_different_ones_with_the_word_in_some():
+    sentences = demo_sentences()
+    assert 200 < len(sentences) == len(set(sentences)) < 1000
+    assert sum(WORD in sentence.split() for sentence in sentences) >= 10
+    assert not set(sentences) & set(SENTENCES)
+
+
+def test_the_way_to_the_original_layout_and_back_changes_nothing(demo):
+    text, folder = demo
+    difference = float(re.search(r"there and back: (\S+)", text).group(1))
+    assert difference < 5e-6
     assert {path.name for path in (folder / "original").iterdir()} == {"options.json", "weights.hdf5"}
-    assert AutoModel.from_pretrained(folder / "elmo").config.projection_size == 128
+    assert AutoModel.from_pretrained(folder / "elmo").config.projection_size == 64
 
 
 def test_it_leaves_a_folder_with_files_alone(demo):

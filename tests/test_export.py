@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_elmo import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel
+from hf_elmo import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, bundled_model
 from hf_elmo.conversion import ConversionError, convert_checkpoint, export_checkpoint
 from hf_elmo.conversion.operations import OPERATIONS, subtract_one
 
@@ -273,6 +273,13 @@ numpy.savez(sys.argv[2], *[vectors[row, :, : len(words)] for row, words in enume
 SENTENCES = ["The crane flew over the river .", "Ёлка naïve", "a"]
 
 
+def language_model(name: str, work: Path) -> Path:
+    """A trained model of the package, or one with random weights."""
+    return (
+        save_folder(work / "elmo", ElmoForPreTraining, word_vocab_size=9) if name == "random" else bundled_model(name)
+    )
+
+
 def layers_of(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """All layers (L + 1, sentences, words, 2P) of the sentences, boundaries included, and the mask of the words."""
     from transformers import AutoTokenizer
@@ -284,38 +291,40 @@ def layers_of(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["random", "elmo-tiny-english"])
 def test_allennlp_reads_the_export_of_a_language_model_and_gives_the_same_numbers(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     python = os.environ.get(PEER)
     if not python:
         leave_out(f"needs {PEER}, the Python of an environment with AllenNLP")
-    save_folder(tmp_path / "elmo", ElmoForPreTraining, word_vocab_size=9)
-    export_checkpoint(tmp_path / "elmo", tmp_path / "exported")
+    folder = language_model(name, tmp_path)
+    export_checkpoint(folder, tmp_path / "exported")
     arguments = [str(shared_path("peers")), str(tmp_path / "exported"), str(tmp_path / "theirs.npz"), *SENTENCES]
     subprocess.run([python, "-c", READ_WITH_ALLENNLP, *arguments], check=True)
     theirs = np.load(tmp_path / "theirs.npz")
-    for layer, state in enumerate(layers_of(tmp_path / "elmo")[0]):
+    for layer, state in enumerate(layers_of(folder)[0]):
         difference = assert_close(state, theirs[f"arr_{layer}"], what=f"layer {layer}")
         record_property("parity", ("export, read by AllenNLP", difference))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["random", "elmo-tiny-english"])
 def test_simple_elmo_reads_the_export_of_a_language_model_and_gives_the_same_numbers(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     python = os.environ.get(SIMPLE_ELMO)
     if not python:
         leave_out(f"needs {SIMPLE_ELMO}, the Python of an environment with simple_elmo")
-    save_folder(tmp_path / "elmo", ElmoForPreTraining, word_vocab_size=9)
-    export_checkpoint(tmp_path / "elmo", tmp_path / "exported")
+    folder = language_model(name, tmp_path)
+    export_checkpoint(folder, tmp_path / "exported")
     # It looks for weights under this name.
     (tmp_path / "exported" / "weights.hdf5").rename(tmp_path / "exported" / "model.hdf5")
     environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     arguments = [str(tmp_path / "exported"), str(tmp_path / "theirs.npz"), *SENTENCES]
     subprocess.run([python, "-c", READ_WITH_SIMPLE_ELMO, *arguments], check=True, env=environment)
     theirs = np.load(tmp_path / "theirs.npz")
-    layers, mask = layers_of(tmp_path / "elmo")
+    layers, mask = layers_of(folder)
     for row in range(len(SENTENCES)):
         difference = assert_close(layers[:, row, mask[row]][:, 1:-1], theirs[f"arr_{row}"], what=f"sentence {row}")
         record_property("parity", ("export, read by simple_elmo", difference))

@@ -30,6 +30,7 @@ PUBLIC_NAMES = [
     "ElmoTokenizer",
     "LayerWeights",
     "__version__",
+    "bundled_model",
 ]
 CONVERSION_NAMES = [
     "ConversionError",

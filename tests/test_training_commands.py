@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -224,3 +226,17 @@ def test_the_help_teaches(command):
     text = " ".join(re.sub(r"[^\w<>'./-]+", " ", assert_done(run(command, "--help"))).split())
     for told in ("one sentence a line", "goes on from the last checkpoint", "Examples", f"hf-elmo {command}"):
         assert told in text
+
+
+@pytest.mark.slow
+def test_the_example_in_code_trains_and_goes_on(trained, tmp_path):
+    text, _, _ = trained
+    example = Path(__file__).parents[1] / "examples" / "pretrain.py"
+    command = [sys.executable, example, "--train", text, "--valid", text, "--output_dir", tmp_path / "run"]
+    command += ["--vocabulary_size", "30", "--per_device_train_batch_size", "8", "--save_steps", "2"]
+    for steps in ("2", "4"):
+        done = subprocess.run([*map(str, command), "--max_steps", steps], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "Perplexity of the validation text:" in done.stdout
+    assert {path.name for path in (tmp_path / "run").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
+    assert ElmoForPreTraining.from_pretrained(tmp_path / "run").num_words == 30

@@ -14,7 +14,7 @@ def demo(
         Path | None, typer.Argument(help="Where to keep what the demo writes; nowhere by default.", show_default=False)
     ] = None,
 ) -> None:
-    """Make a small untrained checkpoint, convert it and use it, offline and in less than a minute."""
+    """Look at an ambiguous word with the trained model of the package, offline and in less than a minute."""
     with friendly_errors(ValueError):
         from ..demo import run_demo
 
