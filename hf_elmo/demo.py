@@ -130,7 +130,7 @@ def _show_everything(console: Console) -> None:
 
     console.print(
         f"[bold]hf-elmo demo[/bold]: no network is needed. The model, {MODEL}, read public-domain novels for"
-        " an hour on one processor core."
+        " half an hour on one processor core."
     )
     show("1. A model that comes with the package, loaded like any other", LOAD)
     show(f"2. `{WORD}` in six sentences: three that show the time, three that look", ENCODE)

@@ -72,6 +72,7 @@ def plot_training(runs: Sequence[Path], output: Path, names: Sequence[str] | Non
         if valid[0]:
             axes.plot(*valid, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=f"{name}, validation")
             axes.annotate(f"{valid[1][-1]:.1f}", (valid[0][-1], valid[1][-1]), (4, 4), textcoords="offset points")
+    axes.margins(x=0.08)
     axes.set_yscale("log")
     for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         formatter(ScalarFormatter() if formatter == axes.yaxis.set_major_formatter else NullFormatter())
