@@ -240,3 +240,38 @@ def test_the_example_in_code_trains_and_goes_on(trained, tmp_path):
         assert "Perplexity of the validation text:" in done.stdout
     assert {path.name for path in (tmp_path / "run").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
     assert ElmoForPreTraining.from_pretrained(tmp_path / "run").num_words == 30
+
+
+class TestBrokenNumbers:
+    def test_a_model_in_half_precision_is_adapted_in_full(self, trained, tmp_path):
+        text, output, _ = trained
+        AutoModelForPreTraining.from_pretrained(output).half().save_pretrained(tmp_path / "half")
+        AutoTokenizer.from_pretrained(output).save_pretrained(tmp_path / "half")
+        run_folder = tmp_path / "run"
+        said = assert_done(run("adapt", tmp_path / "half", "--train", text, *SHORT, "--output", run_folder))
+        before, after = map(float, re.search(r"([\d.]+) before, ([\d.]+) after", said).groups())
+        assert after < 1.2 * before
+        assert {value.dtype for value in weights(run_folder).values()} == {torch.float32}
+
+    def test_training_that_diverges_stops(self, trained, tmp_path):
+        text, *_ = trained
+        wild = ["--optimizer", "adamw", "--learning-rate", "1e30", "--clip", "1e30"]
+        command = ["pretrain", "--train", text, "--config", "tiny", *SMALL, *SHORT, *wild]
+        assert_refused(run(*command, "--output", tmp_path / "run"), "Training has diverged: the loss is not finite")
+        assert not (tmp_path / "run" / "model.safetensors").exists()
+
+    def test_a_model_of_no_numbers_has_no_perplexity(self, trained, tmp_path):
+        text, output, _ = trained
+        model = AutoModelForPreTraining.from_pretrained(output)
+        with torch.no_grad():
+            model.softmax.bias[3] = torch.nan
+        model.save_pretrained(tmp_path / "broken")
+        AutoTokenizer.from_pretrained(output).save_pretrained(tmp_path / "broken")
+        assert_refused(run("perplexity", tmp_path / "broken", text, "--json"), "no finite perplexity")
+
+    def test_adagrad_adapts_at_its_own_rate(self, trained, tmp_path):
+        text, output, _ = trained
+        command = ["adapt", output, "--train", text, *SHORT, "--optimizer", "adagrad", "--output", tmp_path / "run"]
+        assert_done(run(*command))
+        history = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
+        assert {entry["learning_rate"] for entry in history if "learning_rate" in entry} == {0.2}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import set_seed
 from transformers.utils import cached_file
 
@@ -125,7 +126,7 @@ def adapt(
             max_characters_per_token=tokenizer.max_characters_per_token,
             word_vocabulary=vocabulary,
         )
-    language_model = ElmoForPreTraining.from_pretrained(model, **fields)
+    language_model = ElmoForPreTraining.from_pretrained(model, dtype=torch.float32, **fields)
     check_language_model(language_model, tokenizer)
     batches = make_batches(corpus, tokenizer, arguments, facts["words"] + facts["sentences"])
     trainer = ElmoPreTrainer(

@@ -52,6 +52,7 @@ class ElmoPreTrainingArguments(TrainingArguments):
     per_device_eval_batch_size: int = 128
     num_train_epochs: float = 10.0
     logging_steps: float = 100
+    logging_nan_inf_filter: bool = False  # it would show a run that diverged as a perfect one
     save_total_limit: int | None = 2
     remove_unused_columns: bool = False
     ddp_find_unused_parameters: bool | None = False

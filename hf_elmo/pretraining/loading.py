@@ -51,7 +51,10 @@ def load_language_model(
     if config.word_vocab_size is None:
         raise ValueError(no_softmax)
     tokenizer = ElmoTokenizer.from_pretrained(name)
-    model, report = ElmoForPreTraining.from_pretrained(name, config=config, output_loading_info=True)
+    # A folder in half precision is computed in float32 still, or its losses would overflow.
+    model, report = ElmoForPreTraining.from_pretrained(
+        name, config=config, output_loading_info=True, dtype=torch.float32
+    )
     if any(key.startswith("softmax.") for key in report["missing_keys"]):
         raise ValueError(no_softmax)
     check_language_model(model, tokenizer)

@@ -136,6 +136,11 @@ def perplexity(
             " give a smaller batch size."
         )
     forward, backward = (total / tokens for total in totals)
+    if not math.isfinite(forward + backward):
+        raise ValueError(
+            f"The model gives {corpus.name} no finite perplexity: its weights hold NaN, or training has diverged; use"
+            " an earlier checkpoint."
+        )
     return PerplexityReport(
         forward=exponential(forward),
         backward=exponential(backward),

@@ -224,6 +224,11 @@ class ElmoPreTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the perplexity, the words seen, and their number a second since the last time."""
         if "loss" in logs:
+            if not math.isfinite(logs["loss"]):
+                raise ValueError(
+                    f"Training has diverged: the loss is not finite at step {self.state.global_step}. Begin anew in"
+                    " another folder with a lower learning rate, or from an earlier checkpoint."
+                )
             logs["perplexity"] = exponential(logs["loss"])
             now, seen = time.monotonic(), self.state.num_input_tokens_seen
             logs["tokens"] = seen
@@ -246,34 +251,41 @@ class ElmoPreTrainer(Trainer):
                 metrics.update(self.evaluate(corpus, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
         started = time.monotonic()
-        found: list[dict[str, float] | None] = [None]
+        found: list[dict[str, float] | Exception | None] = [None]
         if self.is_world_process_zero():
-            report = perplexity(
-                self.accelerator.unwrap_model(self.model),
-                cast(Any, self.processing_class),
-                cast(Any, corpora),
-                protocol=self.args.protocol,
-                batch_size=self.args.per_device_eval_batch_size,
-                keep_incomplete=True,
-            )
-            found = [
-                {
-                    f"{metric_key_prefix}_loss": math.log(report.average),
-                    f"{metric_key_prefix}_perplexity": report.average,
-                    f"{metric_key_prefix}_forward_perplexity": report.forward,
-                    f"{metric_key_prefix}_backward_perplexity": report.backward,
-                    f"{metric_key_prefix}_tokens": report.tokens,
-                    f"{metric_key_prefix}_unknown": report.unknown,
-                }
-            ]
+            found = [self._measure(corpora, metric_key_prefix)]
         if self.args.world_size > 1:
             torch.distributed.broadcast_object_list(found)
+        if isinstance(found[0], Exception):
+            raise found[0]
         metrics = cast("dict[str, float]", found[0])
         metrics[f"{metric_key_prefix}_runtime"] = round(time.monotonic() - started, 4)
         self._clock = None  # what evaluation takes is not training's
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _measure(self, corpus: Any, prefix: str) -> dict[str, float] | Exception:
+        """The metrics of a corpus, or what went wrong, which every process has to hear of."""
+        try:
+            report = perplexity(
+                self.accelerator.unwrap_model(self.model),
+                cast(Any, self.processing_class),
+                corpus,
+                protocol=self.args.protocol,
+                batch_size=self.args.per_device_eval_batch_size,
+                keep_incomplete=True,
+            )
+        except (ValueError, OSError) as error:
+            return error
+        return {
+            f"{prefix}_loss": math.log(report.average),
+            f"{prefix}_perplexity": report.average,
+            f"{prefix}_forward_perplexity": report.forward,
+            f"{prefix}_backward_perplexity": report.backward,
+            f"{prefix}_tokens": report.tokens,
+            f"{prefix}_unknown": report.unknown,
+        }
 
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
