@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import torch
 from torch import nn
@@ -23,6 +24,7 @@ FAST_PATHS = {
 VARIABLE = "HF_ELMO_DISABLE"
 
 
+@cache
 def _from_environment() -> frozenset[str]:
     names = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     return _disabled(names, f"The environment variable {VARIABLE}")
@@ -35,13 +37,17 @@ def _disabled(names: list[str], source: str) -> frozenset[str]:
     return frozenset(FAST_PATHS if "all" in names else names)
 
 
-_ALWAYS_OFF = _from_environment()
 _off: ContextVar[frozenset[str]] = ContextVar("hf_elmo_fast_paths_off")
+
+
+def _disabled_now() -> frozenset[str]:
+    off = _off.get(None)
+    return _from_environment() if off is None else off
 
 
 def is_enabled(name: str) -> bool:
     """Whether a fast path may run."""
-    return name not in _off.get(_ALWAYS_OFF)
+    return name not in _disabled_now()
 
 
 @contextmanager
@@ -55,7 +61,7 @@ def without_fast_paths(*names: str) -> Iterator[None]:
         >>> with without_fast_paths("packed_weights"):
         ...     outputs = model(**inputs)
     """
-    token = _off.set(_off.get(_ALWAYS_OFF) | _disabled(list(names) or ["all"], "without_fast_paths"))
+    token = _off.set(_disabled_now() | _disabled(list(names) or ["all"], "without_fast_paths"))
     try:
         yield
     finally:

@@ -44,6 +44,11 @@ class PackedWeights:
         self.recurrent.update(weights.recurrent)
         self.projection.update(weights.projection)
 
+    def drop(self) -> None:
+        """Frees the copies."""
+        for packed in (self.inputs, self.recurrent, self.projection):
+            packed.drop()
+
 
 def fused_walk(
     weights: Weights, packed: PackedWeights, clips: Clips, words: WalkedWords, state: State

@@ -201,6 +201,7 @@ def lstm_over_packed_words(
     if lstm.why_not_fused() is None and inputs.dtype == state[1].dtype == lstm.projection.weight.dtype:
         outputs, state = fused_walk(lstm.weights(), lstm.packed, lstm.clips, words, state)
     else:
+        lstm.packed.drop()
         outputs, state = walk(lstm.input_gates, lstm.recurrent_gates, lstm.projection, lstm.clips, words, state)
     rows = packing.rows.argsort()
     padded = inputs.new_zeros(batch * length, size)

@@ -170,6 +170,10 @@ class PackedWeight:
             self._packed = None  # before the new one is made: never two at a time
             self._packed = _pack(weight)
 
+    def drop(self) -> None:
+        """Frees the copy."""
+        self._packed = None
+
     def product(
         self,
         inputs: torch.Tensor,
