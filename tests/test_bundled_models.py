@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_elmo import ElmoEmbedder, bundled_model
