@@ -58,7 +58,8 @@ def main(base: str, head: str, output: str, results: str) -> None:
                 found.setdefault("vectors", []).append(model.base_model(**batch).last_hidden_state.tolist())
             auto.from_config(config, **trusting)
         for folder in (base, head):
-            language_model = AutoModelForPreTraining.from_pretrained(folder, word_vocab_size=3, **trusting)
+            words = config.word_vocab_size or 3
+            language_model = AutoModelForPreTraining.from_pretrained(folder, word_vocab_size=words, **trusting)
             classes.append(type(language_model).__name__)
             labels = batch["attention_mask"]
             found["loss"] = language_model(**batch, labels=labels).loss.item()

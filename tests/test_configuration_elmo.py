@@ -138,7 +138,7 @@ def test_a_missing_clip_is_written_down_because_the_default_is_another(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["cell_clip"] is None
     assert saved["projection_clip"] is None
-    assert ElmoModel(ElmoConfig.from_pretrained(tmp_path)).encoder.layers[0].forward_lstm.cell_clip is None
+    assert ElmoModel(ElmoConfig.from_pretrained(tmp_path)).encoder.layers[0].forward_lstm.clips.cell is None
 
 
 def test_configurations_share_nothing_that_can_be_changed():

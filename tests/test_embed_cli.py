@@ -110,7 +110,12 @@ class TestEmbed:
     def test_a_run_that_is_stopped_goes_on(self, number, code, model, tmp_path):
         source = write_lines(tmp_path / "in.txt", corpus_lines(1200))
         arguments = ["embed", source, tmp_path / "v.hdf5", "--model", model, "--shard-lines", "20", "--threads", "1"]
-        process = subprocess.Popen([*RUN, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*RUN, *map(str, arguments)],
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell's background jobs ignore SIGINT
+        )
         while process.poll() is None and not list(tmp_path.glob("v.hdf5.unfinished/part-*.safetensors")):
             time.sleep(0.05)
         process.send_signal(number)

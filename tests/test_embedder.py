@@ -265,7 +265,7 @@ class TestBatches:
             large = ElmoEmbedder(varied_model(projection_size=64), ElmoTokenizer(), batch_words=1 << 22)
             calls: list[int] = []
             large.model.register_forward_pre_hook(lambda *call: calls.append(1))
-            sentences = list(repeat(["w" * 40, "word", "river"] * 8, 600))
+            sentences = list(repeat(["w" * 40, "word", "river"] * 8, 3000))
             expected = large.embed_sentence(sentences[0], layers="all")
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * resource.getpagesize() + (16 << 20)

@@ -269,6 +269,13 @@ class TestBrokenNumbers:
         AutoTokenizer.from_pretrained(output).save_pretrained(tmp_path / "broken")
         assert_refused(run("perplexity", tmp_path / "broken", text, "--json"), "no finite perplexity")
 
+    def test_nothing_is_written_beside_the_run(self, trained, tmp_path, monkeypatch):
+        text, output, _ = trained
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        assert_done(run("adapt", output, "--train", text, *SHORT, "--output", tmp_path / "run"))
+        assert list(tmp_path.rglob("here/*")) == []
+
     def test_adagrad_adapts_at_its_own_rate(self, trained, tmp_path):
         text, output, _ = trained
         command = ["adapt", output, "--train", text, *SHORT, "--optimizer", "adagrad", "--output", tmp_path / "run"]

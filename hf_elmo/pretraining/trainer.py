@@ -15,6 +15,8 @@ import torch.distributed
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer
+from transformers.integrations import TensorBoardCallback
+from transformers.integrations.integration_utils import default_logdir
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
@@ -129,6 +131,10 @@ class ElmoPreTrainer(Trainer):
             self.remove_callback(callback)
         if not args.disable_tqdm:
             self.add_callback(TrainingProgress)
+        for callback in self.callback_handler.callbacks:
+            # Trainer decides it when training begins: an evaluation before would write to the current folder.
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                callback.logging_dir = str(Path(str(args.output_dir)) / default_logdir())
         self._states: tuple[torch.Tensor, torch.Tensor] | None = None
         self._staging: Path | None = None
         self._clock: tuple[float, int] | None = None
