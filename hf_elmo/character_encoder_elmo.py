@@ -73,8 +73,8 @@ class ElmoCharacterEncoder(nn.Module):
     def _convolve(convolution: nn.Conv1d, characters: torch.Tensor) -> torch.Tensor:
         """The largest value of each filter (words, filters) over the characters (words, characters, size)."""
         if (
-            not is_enabled("convolutions_as_products")
-            or torch.compiler.is_exporting()
+            torch.compiler.is_exporting()
+            or not is_enabled("convolutions_as_products")
             or not is_plain(convolution, nn.Conv1d)
         ):
             return convolution(characters.transpose(1, 2)).amax(dim=-1)
