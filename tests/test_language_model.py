@@ -706,14 +706,16 @@ SOFTMAX = ("softmax.weight", "softmax.bias")
 
 @contextmanager
 def noted_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Lets `caplog` see what transformers warns of."""
+    """Lets `caplog` see what transformers warns of, once, whether or not another test has let it propagate."""
     logger = logging.getLogger("transformers")
+    propagate, logger.propagate = logger.propagate, False
     logger.addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.WARNING, "transformers"):
             yield
     finally:
         logger.removeHandler(caplog.handler)
+        logger.propagate = propagate
 
 
 def test_words_with_vectors_are_predicted_too() -> None:

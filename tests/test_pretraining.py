@@ -181,6 +181,15 @@ class TestARun:
             assert entry["tokens"] == 20 * step
             assert entry["tokens_per_second"] > 0
 
+    def test_a_loss_among_drawn_words_is_not_called_the_perplexity(self, text, tmp_path, capsys):
+        trainer = make_trainer(text, tmp_path / "run", settings={"num_sampled_words": 3})
+        trainer.train()
+        logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+        assert logs
+        for entry in logs:
+            assert "perplexity" not in entry
+            assert entry["sampled_perplexity"] == pytest.approx(math.exp(entry["loss"]))
+
     def test_tensorboard_gets_the_log_where_it_is_installed(self, text, tmp_path):
         pytest.importorskip("tensorboardX")
         short_run(text, tmp_path / "run")

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hf_elmo import ElmoTokenizer
+from hf_elmo.modeling_elmo import NO_LABEL
 from hf_elmo.pretraining import sentences as module
 from hf_elmo.pretraining.corpus import Corpus
 from hf_elmo.pretraining.sentences import SentenceBatches
-from hf_elmo.pretraining.word_rows import IGNORED
 from tests.assertions import assert_identical
 from tests.language_models import SENTENCES, tiny_tokenizer, write_lines
 
@@ -47,7 +47,7 @@ def counted(batches: Any) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
     for batch in batches:
         for ids, mask, labels in zip(*(batch[key] for key in KEYS), strict=True):
-            if bool((labels != IGNORED).any()):
+            if bool((labels != NO_LABEL).any()):
                 found[ids[mask == 1].numpy().tobytes()] += 1
     return found
 
@@ -58,7 +58,7 @@ def test_a_batch_is_what_the_tokenizer_gives(corpus: Corpus) -> None:
     expected = tiny_tokenizer()(ordered, is_split_into_words=True, padding=True, return_tensors="pt")
     assert_identical(batch["input_ids"], expected["input_ids"])
     assert_identical(batch["attention_mask"], expected["attention_mask"])
-    labels = (expected["word_input_ids"] - 1).masked_fill(expected["attention_mask"] == 0, IGNORED)
+    labels = (expected["word_input_ids"] - 1).masked_fill(expected["attention_mask"] == 0, NO_LABEL)
     assert_identical(batch["labels"], labels)
 
 
@@ -131,8 +131,8 @@ def test_a_process_without_a_sentence_takes_part_with_one_that_does_not_count(tm
         list(SentenceBatches(corpus, tiny_tokenizer(), 2, process_index=index, process_count=2)) for index in range(2)
     ]
     assert [len(share) for share in shares] == [1, 1]
-    assert bool((shares[0][0]["labels"] != IGNORED).all())
-    assert bool((shares[1][0]["labels"] == IGNORED).all())
+    assert bool((shares[0][0]["labels"] != NO_LABEL).all())
+    assert bool((shares[1][0]["labels"] == NO_LABEL).all())
     assert shares[1][0]["input_ids"].shape == shares[0][0]["input_ids"].shape
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from hf_elmo import ElmoTokenizer
+from hf_elmo.modeling_elmo import NO_LABEL
 from hf_elmo.pretraining.corpus import Corpus
 from hf_elmo.pretraining.streams import StreamBatches
-from hf_elmo.pretraining.word_rows import IGNORED, WordRows
+from hf_elmo.pretraining.word_rows import WordRows
 from tests.assertions import assert_identical
 from tests.language_models import SENTENCES, flow, tiny_tokenizer, write_lines
 
@@ -73,10 +74,10 @@ def test_kept_to_the_end_no_word_is_lost_or_counted_twice(corpus: Corpus, rows: 
     )
     for key in ("forward_labels", "backward_labels"):
         labels = torch.cat([batch[key] for batch in given], dim=1)
-        assert int((labels != IGNORED).sum()) == sum(len(sentence) + 1 for sentence in SENTENCES)
+        assert int((labels != NO_LABEL).sum()) == sum(len(sentence) + 1 for sentence in SENTENCES)
         padding = torch.cat([batch[key.replace("labels", "input_ids").removeprefix("forward_")] for batch in given], 1)
-        assert_identical(padding.any(dim=-1), labels != IGNORED)
-        ends = (labels == IGNORED).long()
+        assert_identical(padding.any(dim=-1), labels != NO_LABEL)
+        ends = (labels == NO_LABEL).long()
         assert bool((ends.diff(dim=1) >= 0).all()), "a row goes on after its padding"
 
 
@@ -170,7 +171,7 @@ def test_words_get_the_rows_and_numbers_of_the_tokenizer() -> None:
     assert_identical(lookup.rows(slots)[:-1], expected["input_ids"][0])
     assert_identical(lookup.numbers(slots)[:-1], expected["word_input_ids"][0] - 1)
     assert not lookup.rows(slots)[-1].any()
-    assert lookup.numbers(slots)[-1] == IGNORED
+    assert lookup.numbers(slots)[-1] == NO_LABEL
     assert lookup.rows(slots).dtype == lookup.numbers(slots).dtype == np.int64
 
 

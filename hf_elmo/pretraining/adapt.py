@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from .runs import fingerprint, open_run, record_run
 from .trainer import ElmoPreTrainer
 from .vocabulary import build_vocabulary, check_language_model
 
-ADAPTING = TrainingChoices(
-    epochs=3, batch_size=32, optimizer="adamw", learning_rate=1e-3, schedule="linear", save_every=500
-)
+ADAPTING = TrainingChoices(epochs=3, batch_size=32, optimizer="adamw", save_every=500)
+# AdamW's learning rate where nothing is said: lower than for a new model.
+LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,15 @@ def adapt(
         minimum_count: How often a word must occur to be in a new vocabulary.
         word_splitter: How a line of text becomes words; by default the model's own.
         settings: Fields of the configuration that differ, such as `num_sampled_words`.
-        choices: How to train.
+        choices: How to train; the learning rate is by default 0.001 with AdamW.
         tell: What to do with a line about what is going on.
 
     Raises:
         ValueError: An option, a file, the model or the folder cannot be used as it is.
         OSError: A file cannot be read or written.
     """
+    if choices.optimizer == "adamw" and choices.learning_rate is None:
+        choices = replace(choices, learning_rate=LEARNING_RATE)
     tokenizer = ElmoTokenizer.from_pretrained(model)
     splitter = word_splitter or tokenizer.word_splitter
     corpus = Corpus(list(train), word_splitter=splitter)

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 # Where a checkpoint is written before it gets its name. The next run for the same folder removes what a kill left.
 UNFINISHED = ".unfinished"
+# The log of the trainer, in a checkpoint and beside the model.
+TRAINER_STATE = TRAINER_STATE_NAME
 
 
 @contextlib.contextmanager

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..embedding.plots import check_plot_output, save_figure
-from .checkpoints import last_checkpoint
+from .checkpoints import TRAINER_STATE, last_checkpoint
 
-LOG = "trainer_state.json"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 
 
@@ -25,9 +24,9 @@ def read_log(run: Path) -> list[dict[str, Any]]:
     """
     checkpoint = last_checkpoint(run) if run.is_dir() else None
     for folder in (run, checkpoint):
-        if folder is not None and (folder / LOG).is_file():
-            return json.loads((folder / LOG).read_text(encoding="utf-8"))["log_history"]
-    raise ValueError(f"{run} holds no {LOG}: it is no folder of a training run.")
+        if folder is not None and (folder / TRAINER_STATE).is_file():
+            return json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))["log_history"]
+    raise ValueError(f"{run} holds no {TRAINER_STATE}: it is no folder of a training run.")
 
 
 def points(log: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
@@ -67,15 +66,17 @@ def plot_training(runs: Sequence[Path], output: Path, names: Sequence[str] | Non
     axes = figure.subplots()
     for number, (log, name) in enumerate(zip(logs, names or [run.name for run in runs], strict=True)):
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot(*points(log, "perplexity"), color=colour, linewidth=0.8, alpha=0.6, label=f"{name}, training")
+        for entry, label in (("perplexity", "training"), ("sampled_perplexity", "training, among drawn words")):
+            if points(log, entry)[0]:
+                axes.plot(*points(log, entry), color=colour, linewidth=0.8, alpha=0.6, label=f"{name}, {label}")
         valid = points(log, "eval_perplexity")
         if valid[0]:
             axes.plot(*valid, color=colour, marker="o", markersize=3.5, linewidth=1.2, label=f"{name}, validation")
             axes.annotate(f"{valid[1][-1]:.1f}", (valid[0][-1], valid[1][-1]), (4, 4), textcoords="offset points")
     axes.margins(x=0.08)
     axes.set_yscale("log")
-    for formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        formatter(ScalarFormatter() if formatter == axes.yaxis.set_major_formatter else NullFormatter())
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks([tick for tick in (20, 30, 50, 100, 200, 300, 500, 1000, 3000) if in_view(tick, axes.get_ylim())])
     axes.set_xlabel("words read, millions (each direction)")
     axes.set_ylabel("perplexity")

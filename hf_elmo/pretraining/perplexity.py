@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..modeling_elmo import NO_LABEL
 from ..tokenization_elmo import ElmoTokenizer
 from .corpus import Corpus
 from .sentences import SentenceBatches
 from .streams import StreamBatches
 from .vocabulary import check_language_model, vocabulary_of
-from .word_rows import IGNORED
 
 PROTOCOLS = ("sentence", "stream")
 # Rows of a batch where nothing is said; for streams it is that of bilm-tf's `test()`.
@@ -124,7 +124,7 @@ def perplexity(
                 for direction, losses in enumerate((output.forward_loss, output.backward_loss)):
                     totals[direction] += float(losses.double().sum())
                 targets = batch["forward_labels"] if protocol == "stream" else batch["labels"][:, 1:]
-                tokens += int((targets != IGNORED).sum())
+                tokens += int((targets != NO_LABEL).sum())
                 unknown += int((targets == number).sum())
                 bar.update(source.progress() - bar.n)
             bar.update(corpus.size - bar.n)

@@ -20,7 +20,7 @@ from ..lexicon_elmo import WordVocabulary
 from ..modeling_elmo import ElmoForPreTraining
 from ..tokenization_elmo import ElmoTokenizer
 from .arguments import ElmoPreTrainingArguments
-from .checkpoints import UNFINISHED, last_checkpoint, sync_folder, write_through
+from .checkpoints import TRAINER_STATE, UNFINISHED, last_checkpoint, sync_folder, write_through
 from .choices import TrainingChoices
 from .corpus import Corpus, TextFile
 from .runs import fingerprint, open_run, record_run
@@ -289,7 +289,7 @@ def put_model(trainer: ElmoPreTrainer, output: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     try:
         trainer.save_model(str(aside))
-        trainer.state.save_to_json(str(aside / "trainer_state.json"))
+        trainer.state.save_to_json(str(aside / TRAINER_STATE))
         write_through(aside)
         for path in sorted(aside.iterdir()):
             os.replace(path, output / path.name)

@@ -14,6 +14,8 @@ def describe(logs: dict[str, Any]) -> str:
     parts = []
     if "perplexity" in logs:
         parts.append(f"perplexity {logs['perplexity']:.2f}")
+    if "sampled_perplexity" in logs:
+        parts.append(f"perplexity among drawn words {logs['sampled_perplexity']:.2f}")
     if "tokens_per_second" in logs:
         parts.append(f"{logs['tokens_per_second']:,.0f} tokens/s")
     if "learning_rate" in logs:

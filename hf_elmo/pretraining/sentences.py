@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from ..modeling_elmo import NO_LABEL
 from ..tokenization_elmo import ElmoTokenizer
 from .corpus import Corpus, Sentences
-from .word_rows import IGNORED, MAX_WORDS, WordRows
+from .word_rows import MAX_WORDS, WordRows
 
 # Sentences that are sorted by length at a time.
 WINDOW = 8192
@@ -185,7 +186,7 @@ class SentenceBatches(IterableDataset[dict[str, Tensor]]):
         for sentence in sentences:
             words += [lookup.bos, *sentence, lookup.eos, *[None] * (length - 2 - len(sentence))]
         slots = lookup.slots(words).reshape(len(sentences), length)
-        labels = lookup.numbers(slots) if own else np.full(slots.shape, IGNORED)
+        labels = lookup.numbers(slots) if own else np.full(slots.shape, NO_LABEL)
         return {
             "input_ids": torch.from_numpy(lookup.rows(slots)),
             "attention_mask": torch.from_numpy((slots != 0).astype(np.int64)),

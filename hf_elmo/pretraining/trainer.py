@@ -20,12 +20,11 @@ from transformers.integrations.integration_utils import default_logdir
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
+from ..modeling_elmo import NO_LABEL
 from .arguments import ElmoPreTrainingArguments
-from .checkpoints import last_checkpoint, load_position, save_position, staged_checkpoint
+from .checkpoints import TRAINER_STATE, last_checkpoint, load_position, save_position, staged_checkpoint
 from .perplexity import exponential, perplexity
 from .progress import TrainingProgress
-
-TRAINER_STATE = "trainer_state.json"
 
 
 class TrainingBatches(IterableDataset):
@@ -228,14 +227,19 @@ class ElmoPreTrainer(Trainer):
         return optimizer, kwargs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the perplexity, the words seen, and their number a second since the last time."""
+        """Adds the perplexity, the words seen, and their number a second since the last time.
+
+        Where the softmax draws words the entry is `sampled_perplexity`: rare words cost less among those that are
+        drawn, so that it is no perplexity of the text.
+        """
         if "loss" in logs:
             if not math.isfinite(logs["loss"]):
                 raise ValueError(
                     f"Training has diverged: the loss is not finite at step {self.state.global_step}. Begin anew in"
                     " another folder with a lower learning rate, or from an earlier checkpoint."
                 )
-            logs["perplexity"] = exponential(logs["loss"])
+            is_sampled = self.accelerator.unwrap_model(self.model).num_sampled_words is not None
+            logs["sampled_perplexity" if is_sampled else "perplexity"] = exponential(logs["loss"])
             now, seen = time.monotonic(), self.state.num_input_tokens_seen
             logs["tokens"] = seen
             if self._clock is not None and now > self._clock[0]:
@@ -331,8 +335,8 @@ def as_it_is(batch: Any) -> Any:
 def count_targets(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """How many words each direction is asked for."""
     if "forward_labels" in batch:
-        return (batch["forward_labels"] != -100).sum()
-    return (batch["labels"][:, 1:] != -100).sum()
+        return (batch["forward_labels"] != NO_LABEL).sum()
+    return (batch["labels"][:, 1:] != NO_LABEL).sum()
 
 
 def scale_gradient(value: torch.Tensor, factor: float) -> torch.Tensor:

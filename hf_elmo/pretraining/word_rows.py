@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..modeling_elmo import NO_LABEL
 from ..tokenization_elmo import ElmoTokenizer
 from .vocabulary import vocabulary_of
 
-# The label of what does not count.
-IGNORED = -100
 # Words whose rows are kept by default: 50 MB at 50 characters a word.
 MAX_WORDS = 500_000
 
@@ -36,7 +35,7 @@ class WordRows:
     def _forget(self) -> None:
         self._slots: dict[str | None, int] = {None: 0}
         self._rows = np.zeros((1, self.tokenizer.max_characters_per_token), dtype=np.int32)
-        self._numbers = np.full(1, IGNORED, dtype=np.int64)
+        self._numbers = np.full(1, NO_LABEL, dtype=np.int64)
 
     def slots(self, words: Sequence[str | None]) -> np.ndarray:
         """Where words are in the memory, shape (n,); good for `rows` and `numbers` until the next call of this."""
