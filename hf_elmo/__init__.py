@@ -8,16 +8,9 @@ from .auto import register_auto_classes
 from .bundled import bundled_model
 from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
-from .modeling_elmo import (
-    ElmoForPreTraining,
-    ElmoForPreTrainingOutput,
-    ElmoForSequenceClassification,
-    ElmoForTokenClassification,
-    ElmoModel,
-    ElmoModelOutput,
-    ElmoPreTrainedModel,
-    LayerWeights,
-)
+from .heads_elmo import ElmoForSequenceClassification, ElmoForTokenClassification
+from .language_model_elmo import ElmoForPreTraining, ElmoForPreTrainingOutput
+from .modeling_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel, LayerWeights
 from .tokenization_elmo import ElmoTokenizer
 
 register_auto_classes()

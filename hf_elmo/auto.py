@@ -1,10 +1,10 @@
 """Makes transformers' Auto classes know ELMo, with this package (`register`) and for saved folders (remote code)."""
 
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
-from . import modeling_elmo
-from .configuration_elmo import AUTO_MAP, ElmoConfig
+from .configuration_elmo import ElmoConfig
+from .modeling_elmo import model_classes
 from .tokenization_elmo import ElmoTokenizer
 
 
@@ -13,16 +13,11 @@ def register_auto_classes() -> None:
 
     `register_for_auto_class` lets `save_pretrained` and `push_to_hub` put the modelling files beside the weights.
     """
-    for auto_name, reference in AUTO_MAP.items():
-        auto_class = getattr(transformers, auto_name)
-        class_name = reference.split(".")[-1]
-        if auto_name == "AutoConfig":
-            auto_class.register(ElmoConfig.model_type, ElmoConfig, exist_ok=True)
-            ElmoConfig.register_for_auto_class()
-        else:
-            model_class = getattr(modeling_elmo, class_name)
-            auto_class.register(ElmoConfig, model_class, exist_ok=True)
-            model_class.register_for_auto_class(auto_name)
+    AutoConfig.register(ElmoConfig.model_type, ElmoConfig, exist_ok=True)
+    ElmoConfig.register_for_auto_class()
+    for auto_name, model_class in model_classes().items():
+        getattr(transformers, auto_name).register(ElmoConfig, model_class, exist_ok=True)
+        model_class.register_for_auto_class(auto_name)
     AutoTokenizer.register(ElmoConfig, fast_tokenizer_class=ElmoTokenizer, exist_ok=True)
     ElmoTokenizer.register_for_auto_class("AutoTokenizer")
 

@@ -23,9 +23,9 @@ SIZES: dict[str, dict[str, int]] = {
 AUTO_MAP: dict[str, str] = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
-    "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
-    "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
+    "AutoModelForPreTraining": "language_model_elmo.ElmoForPreTraining",
+    "AutoModelForSequenceClassification": "heads_elmo.ElmoForSequenceClassification",
+    "AutoModelForTokenClassification": "heads_elmo.ElmoForTokenClassification",
 }
 
 # The smallest number that makes sense; a word is its begin, its end and one byte at least.

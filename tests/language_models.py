@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hf_elmo import ElmoTokenizer
+from hf_elmo.language_model_elmo import ElmoForPreTraining
 from hf_elmo.lexicon_elmo import WordVocabulary
-from hf_elmo.modeling_elmo import ElmoForPreTraining
 from hf_elmo.pretraining.vocabulary import build_vocabulary
 from tests.tiny_models import tiny_model
 

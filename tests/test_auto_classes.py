@@ -37,9 +37,9 @@ HEADS = {auto: head for auto, head in AUTO_MODELS.items() if auto is not AutoMod
 AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
-    "AutoModelForPreTraining": "modeling_elmo.ElmoForPreTraining",
-    "AutoModelForSequenceClassification": "modeling_elmo.ElmoForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_elmo.ElmoForTokenClassification",
+    "AutoModelForPreTraining": "language_model_elmo.ElmoForPreTraining",
+    "AutoModelForSequenceClassification": "heads_elmo.ElmoForSequenceClassification",
+    "AutoModelForTokenClassification": "heads_elmo.ElmoForTokenClassification",
 }
 CODE_FILES = {
     "character_encoder_elmo.py",
@@ -47,6 +47,8 @@ CODE_FILES = {
     "configuration_elmo.py",
     "fast_paths_elmo.py",
     "fused_lstm_elmo.py",
+    "heads_elmo.py",
+    "language_model_elmo.py",
     "lexicon_elmo.py",
     "lstm_elmo.py",
     "lstm_steps_elmo.py",

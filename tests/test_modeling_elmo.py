@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_elmo.modeling_elmo import ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel
+from hf_elmo import ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel
 from tests.assertions import assert_close, assert_far, assert_identical, assert_zero_at_padding
 from tests.tiny_models import SENTENCES, tiny_batch, tiny_config, tiny_model
 

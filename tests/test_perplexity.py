@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hf_elmo import ElmoConfig, ElmoModel, ElmoTokenizer
-from hf_elmo.modeling_elmo import ElmoForPreTraining
+from hf_elmo.language_model_elmo import ElmoForPreTraining
 from hf_elmo.pretraining.corpus import Corpus
 from hf_elmo.pretraining.loading import load_language_model
 from hf_elmo.pretraining.perplexity import PerplexityReport, merged, perplexity

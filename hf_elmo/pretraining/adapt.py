@@ -12,8 +12,8 @@ import torch
 from transformers import set_seed
 from transformers.utils import cached_file
 
+from ..language_model_elmo import ElmoForPreTraining
 from ..lexicon_elmo import WordVocabulary
-from ..modeling_elmo import ElmoForPreTraining
 from ..tokenization_elmo import ElmoTokenizer
 from .choices import TrainingChoices
 from .corpus import Corpus, TextFile

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 
-from ..modeling_elmo import ElmoForPreTraining
+from ..language_model_elmo import ElmoForPreTraining
 from ..tokenization_elmo import ElmoTokenizer
 from .vocabulary import check_language_model
 

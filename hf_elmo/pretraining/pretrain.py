@@ -16,8 +16,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
 from ..configuration_elmo import SIZES, ElmoConfig
+from ..language_model_elmo import ElmoForPreTraining
 from ..lexicon_elmo import WordVocabulary
-from ..modeling_elmo import ElmoForPreTraining
 from ..tokenization_elmo import ElmoTokenizer
 from .arguments import ElmoPreTrainingArguments
 from .checkpoints import TRAINER_STATE, UNFINISHED, last_checkpoint, sync_folder, write_through
