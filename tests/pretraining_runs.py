@@ -15,7 +15,8 @@ from hf_elmo.lexicon_elmo import WordVocabulary
 from hf_elmo.pretraining.arguments import ElmoPreTrainingArguments
 from hf_elmo.pretraining.choices import TrainingChoices
 from hf_elmo.pretraining.corpus import Corpus
-from hf_elmo.pretraining.pretrain import PretrainingReport, make_batches, pretrain, survey
+from hf_elmo.pretraining.pretrain import PretrainingReport, make_batches, pretrain
+from hf_elmo.pretraining.survey import survey
 from hf_elmo.pretraining.trainer import ElmoPreTrainer
 from hf_elmo.pretraining.vocabulary import build_vocabulary
 from tests.tiny_models import tiny_model

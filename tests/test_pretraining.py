@@ -21,8 +21,8 @@ from hf_elmo.pretraining import trainer as trainer_module
 from hf_elmo.pretraining.checkpoints import UNFINISHED, last_checkpoint
 from hf_elmo.pretraining.corpus import Corpus
 from hf_elmo.pretraining.perplexity import perplexity
-from hf_elmo.pretraining.pretrain import survey
 from hf_elmo.pretraining.streams import StreamBatches
+from hf_elmo.pretraining.survey import survey
 from hf_elmo.pretraining.trainer import ElmoPreTrainer, TrainingBatches, scale_gradient
 from tests.assertions import assert_close, assert_far, assert_identical
 from tests.pretraining_runs import contents, make_trainer, short_run, weights, write_text
@@ -447,15 +447,30 @@ if trainer.is_world_process_zero():
 """
 
 
-def run_ranks(count: int, *arguments: str) -> str:
+def launch(count: int, *command: str) -> subprocess.CompletedProcess[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(["", *sys.path])}
+    command = (sys.executable, *launcher, *command)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=Path.cwd())
+
+
+def run_ranks(count: int, *arguments: str) -> str:
     script = Path(arguments[2]).parent / "ranks.py"
     script.write_text(RANKS)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(["", *sys.path])}
-    command = [sys.executable, *launcher, str(script), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=Path.cwd())
+    done = launch(count, str(script), *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.slow
+def test_a_text_that_one_process_cannot_read_ends_all_of_them_with_one_sentence(text, tmp_path):
+    text.write_bytes(text.read_bytes() + b"caf\xe9 .\n")
+    output = tmp_path / "run"
+    done = launch(2, "-m", "hf_elmo.cli", "pretrain", "--train", str(text), "--output", str(output))
+    assert done.returncode != 0
+    assert done.stderr.count(f"Error: {text}, line ") == 2, done.stderr
+    assert "AssertionError" not in done.stderr
+    assert not output.exists()
 
 
 @pytest.mark.slow

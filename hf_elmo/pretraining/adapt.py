@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,10 @@ from ..lexicon_elmo import WordVocabulary
 from ..tokenization_elmo import ElmoTokenizer
 from .choices import TrainingChoices
 from .corpus import Corpus, TextFile
-from .pretrain import PretrainingReport, ignore, make_batches, run_training, survey
+from .pretrain import PretrainingReport, ignore, make_batches, run_training
+from .processes import in_first_process
 from .runs import fingerprint, open_run, record_run
+from .survey import begin_run
 from .trainer import ElmoPreTrainer
 from .vocabulary import build_vocabulary, check_language_model
 
@@ -102,20 +103,19 @@ def adapt(
         **{f"field {name}": value for name, value in (settings or {}).items()},
         **choices.identity(),
     }
-    facts = open_run(output, identity)
     arguments = choices.arguments(output, evaluate=False)
-    is_main = arguments.process_index == 0
-    tell = tell if is_main else ignore
+    tell = tell if arguments.process_index == 0 else ignore
     is_new = tokenizer.word_vocabulary is None
-    with arguments.main_process_first(local=False, desc="the vocabulary"):
-        if is_main and facts is None:
-            found = survey(corpus, show_progress=sys.stderr.isatty())
-            words = build_vocabulary(found.counts, vocabulary_size, minimum_count) if is_new else None
-            facts = {"sentences": found.sentences, "words": found.words, "vocabulary": words}
-            record_run(output, identity, facts)
-        elif facts is None:
-            facts = open_run(output, identity)
-    assert facts is not None
+
+    def facts_of_the_run() -> dict[str, Any]:
+        return open_run(output, identity) or begin_run(
+            output,
+            identity,
+            corpus,
+            lambda counts: build_vocabulary(counts, vocabulary_size, minimum_count) if is_new else None,
+        )
+
+    facts = in_first_process(arguments, facts_of_the_run)
 
     set_seed(choices.seed)
     fields = dict(settings or {})
@@ -139,7 +139,7 @@ def adapt(
     if before is None and not is_new:
         before = trainer.evaluate()["eval_perplexity"]
         tell(f"Perplexity of the {measured_on} before: {before:.2f}.")
-        if is_main:
+        if arguments.process_index == 0:
             record_run(output, identity, {**facts, "before": before})
     report = run_training(trainer, output, tell)
     assert report.perplexity is not None

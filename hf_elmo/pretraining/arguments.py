@@ -71,6 +71,8 @@ class ElmoPreTrainingArguments(TrainingArguments):
             raise ValueError("`max_words` is for whole sentences: leave it out, or set `protocol` to 'sentence'.")
         if self.ignore_data_skip:
             raise ValueError("`ignore_data_skip` is not for this trainer: it goes on at the very word where it ended.")
+        if self.dataloader_num_workers:
+            raise ValueError("`dataloader_num_workers` must be 0: the process that trains reads the text itself.")
         if self.auto_find_batch_size:
             raise ValueError(
                 "`auto_find_batch_size` would change the streams: choose a `per_device_train_batch_size`."

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +21,11 @@ from .arguments import ElmoPreTrainingArguments
 from .checkpoints import TRAINER_STATE, UNFINISHED, last_checkpoint, sync_folder, write_through
 from .choices import TrainingChoices
 from .corpus import Corpus, TextFile
-from .runs import fingerprint, open_run, record_run
+from .processes import in_first_process
+from .runs import fingerprint, open_run
 from .sentences import SentenceBatches
 from .streams import StreamBatches
+from .survey import begin_run
 from .trainer import ElmoPreTrainer, TrainingBatches
 from .vocabulary import build_vocabulary, check_vocabulary, read_vocabulary
 
@@ -127,43 +127,6 @@ def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
-@dataclass(frozen=True)
-class TextFacts:
-    """What one walk through the training text finds.
-
-    Attributes:
-        sentences: Sentences.
-        words: Words, boundaries left out.
-        counts: How often each word occurs.
-    """
-
-    sentences: int
-    words: int
-    counts: Mapping[str, int]
-
-    @property
-    def targets(self) -> int:
-        """Words that each direction predicts: those of the sentences, and the end of each."""
-        return self.words + self.sentences
-
-
-def survey(corpus: Corpus, show_progress: bool = False) -> TextFacts:
-    """Walks through a text once and counts.
-
-    Raises:
-        ValueError: There is no sentence.
-    """
-    counts: Counter[str] = Counter()
-    number = 0
-    walk = corpus.iterate()
-    with corpus.bar(shown=show_progress) as bar:
-        for number, words in enumerate(walk, start=1):
-            counts.update(words)
-            if number % 10_000 == 0:
-                bar.update(walk.progress() - bar.n)
-    return TextFacts(number, counts.total(), counts)
-
-
 def pretrain(
     train: Sequence[str],
     output: Path,
@@ -212,21 +175,20 @@ def pretrain(
         "minimum_count": minimum_count,
         **choices.identity(),
     }
-    facts = open_run(output, identity)
+    if given_words:
+        check_vocabulary(given_words, name=str(vocabulary))
     arguments = choices.arguments(output, evaluate=valid_corpus is not None)
-    is_main = arguments.process_index == 0
-    tell = tell if is_main else ignore
-    with arguments.main_process_first(local=False, desc="the vocabulary"):
-        if is_main and facts is None:
-            found = survey(corpus, show_progress=sys.stderr.isatty())
-            words = given_words or build_vocabulary(found.counts, vocabulary_size, minimum_count)
-            if given_words:
-                check_vocabulary(words, name=str(vocabulary))
-            facts = {"sentences": found.sentences, "words": found.words, "vocabulary": words}
-            record_run(output, identity, facts)
-        elif facts is None:
-            facts = open_run(output, identity)
-    assert facts is not None
+    tell = tell if arguments.process_index == 0 else ignore
+
+    def facts_of_the_run() -> dict[str, Any]:
+        return open_run(output, identity) or begin_run(
+            output,
+            identity,
+            corpus,
+            lambda counts: given_words or build_vocabulary(counts, vocabulary_size, minimum_count),
+        )
+
+    facts = in_first_process(arguments, facts_of_the_run)
 
     tokenizer = ElmoTokenizer(word_splitter=word_splitter, word_vocabulary=WordVocabulary(facts["vocabulary"]))
     set_seed(choices.seed)

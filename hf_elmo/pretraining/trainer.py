@@ -24,6 +24,7 @@ from ..modeling_elmo import NO_LABEL
 from .arguments import ElmoPreTrainingArguments
 from .checkpoints import TRAINER_STATE, last_checkpoint, load_position, save_position, staged_checkpoint
 from .perplexity import exponential, perplexity
+from .processes import in_first_process
 from .progress import TrainingProgress
 
 
@@ -261,33 +262,23 @@ class ElmoPreTrainer(Trainer):
                 metrics.update(self.evaluate(corpus, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
         started = time.monotonic()
-        found: list[dict[str, float] | Exception | None] = [None]
-        if self.is_world_process_zero():
-            found = [self._measure(corpora, metric_key_prefix)]
-        if self.args.world_size > 1:
-            torch.distributed.broadcast_object_list(found)
-        if isinstance(found[0], Exception):
-            raise found[0]
-        metrics = cast("dict[str, float]", found[0])
+        metrics = in_first_process(self.args, lambda: self._measure(corpora, metric_key_prefix))
         metrics[f"{metric_key_prefix}_runtime"] = round(time.monotonic() - started, 4)
         self._clock = None  # what evaluation takes is not training's
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _measure(self, corpus: Any, prefix: str) -> dict[str, float] | Exception:
-        """The metrics of a corpus, or what went wrong, which every process has to hear of."""
-        try:
-            report = perplexity(
-                self.accelerator.unwrap_model(self.model),
-                cast(Any, self.processing_class),
-                corpus,
-                protocol=self.args.protocol,
-                batch_size=self.args.per_device_eval_batch_size,
-                keep_incomplete=True,
-            )
-        except (ValueError, OSError) as error:
-            return error
+    def _measure(self, corpus: Any, prefix: str) -> dict[str, float]:
+        """The metrics of a corpus."""
+        report = perplexity(
+            self.accelerator.unwrap_model(self.model),
+            cast(Any, self.processing_class),
+            corpus,
+            protocol=self.args.protocol,
+            batch_size=self.args.per_device_eval_batch_size,
+            keep_incomplete=True,
+        )
         return {
             f"{prefix}_loss": math.log(report.average),
             f"{prefix}_perplexity": report.average,
