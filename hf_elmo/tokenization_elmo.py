@@ -142,6 +142,42 @@ def arrange_numbers(numbers: np.ndarray, masks: Sequence[Sequence[int]]) -> np.n
     return arranged[..., 0] if isinstance(arranged, np.ndarray) else [row[:, 0] for row in arranged]
 
 
+def arrange_layers(examples: Sequence[Any], masks: Sequence[Sequence[int]]) -> Any:
+    """As `arrange`, for the layers of each example, which are large: they are copied once, in their own type.
+
+    Args:
+        examples: For each an array, a tensor or lists, of shape (length, size); lists become float32.
+        masks: One mask for each example, with as many ones as the example is long, side by side.
+
+    Returns:
+        An array or, of tensors, a tensor, of shape (batch, seq, size); a list of these where the lengths differ.
+
+    Raises:
+        ValueError: The examples are not of one size, or not of the lengths of the masks.
+    """
+    kinds = (np.ndarray, torch.Tensor)
+    parts = [example if isinstance(example, kinds) else np.asarray(example, dtype=np.float32) for example in examples]
+    sizes = {part.shape[1:] for part in parts if len(part)} or {(0, *part.shape[1:])[-1:] for part in parts}
+    is_one_size = len(sizes) == 1 and len(next(iter(sizes))) == 1
+    if not is_one_size or [len(part) for part in parts] != [sum(mask) for mask in masks]:
+        raise ValueError(
+            f"`layers` must have the shape (words, size), with as many words as `input_ids` and one size in all "
+            f"examples, but have {', '.join(str(tuple(part.shape)) for part in parts)}."
+        )
+    size, like = next(iter(sizes)), parts[0]
+    lengths = [len(mask) for mask in masks]
+    is_even = len(set(lengths)) == 1
+    shapes = [(len(masks), lengths[0], *size)] if is_even else [(length, *size) for length in lengths]
+    targets: list[Any] = [
+        like.new_zeros(shape) if isinstance(like, torch.Tensor) else np.zeros(shape, like.dtype) for shape in shapes
+    ]
+    for target, part, mask in zip(targets[0] if is_even else targets, parts, masks, strict=True):
+        if len(part):
+            start = mask.index(1)
+            target[start : start + len(part)] = part
+    return targets[0] if is_even else targets
+
+
 def cut_words(
     batch: Sequence[Any], room: int | None, strategy: TruncationStrategy, side: str
 ) -> Sequence[Sequence[str]] | None:
@@ -221,9 +257,11 @@ def as_rows(ids: Any, width: int) -> np.ndarray:
 def finish_ids(ids: Any, return_tensors: Any) -> Any:
     """Arrays as the caller wants them: as a tensor, as an array, or, for None, as nested lists."""
     if return_tensors is None:
-        return ids.tolist() if isinstance(ids, np.ndarray) else [rows.tolist() for rows in ids]
+        return [rows.tolist() for rows in ids] if isinstance(ids, list) else ids.tolist()
     if isinstance(ids, np.ndarray) and TensorType(return_tensors) == TensorType.PYTORCH:
         return torch.from_numpy(ids)
+    if isinstance(ids, torch.Tensor) and TensorType(return_tensors) == TensorType.NUMPY:
+        return ids.cpu().numpy()
     return ids
 
 
@@ -579,12 +617,23 @@ class ElmoTokenizer(TokenizersBackend):
 
         The base class would take one example, of shape (seq, characters), for a batch. It pads a stand-in of one id a
         word; the rows then go where the stand-in says.
+
+        Examples may hold `layers`, numbers of a float type of shape (seq, size), which `precompute_layers` stores in
+        the place of `input_ids`. They are padded with zeros, in their own type. Where there are no rows of characters
+        `input_ids` then has the shape (batch, seq): the id of `unk_token` at words, that of `pad_token` at padding. So
+        collators and `Trainer` find in it the length of a batch and the number of its tokens; models that are given
+        `layers` do not read it.
+
+        Raises:
+            ValueError: `layers` are not of one size, or not as long as `input_ids`.
         """
         if isinstance(encoded_inputs, (list, tuple)) and encoded_inputs and isinstance(encoded_inputs[0], Mapping):
             encoded_inputs = {key: [example[key] for example in encoded_inputs] for key in encoded_inputs[0]}
         name = self.model_input_names[0]
         ids: Any = encoded_inputs.get(name) if isinstance(encoded_inputs, Mapping) else None
+        layers: Any = encoded_inputs.get("layers") if isinstance(encoded_inputs, Mapping) else None
         depth = depth_of(ids)
+        has_rows = depth > 2 or (depth == 2 and self._is_row(ids[0]))
         options: dict[str, Any] = {
             "padding": padding,
             "max_length": max_length,
@@ -593,29 +642,36 @@ class ElmoTokenizer(TokenizersBackend):
             "return_attention_mask": return_attention_mask,
             "verbose": verbose,
         }
-        if depth < 2 or (depth == 2 and not self._is_row(ids[0])):
+        if not has_rows and layers is None:
             return super().pad(encoded_inputs, return_tensors=return_tensors, **options)
 
-        examples: list[Any] = [ids] if depth == 2 else list(ids)
+        given = ids if has_rows else layers
+        is_batch = depth == 3 if has_rows else any(depth_of(example) == 2 for example in layers)
+        examples: list[Any] = list(given) if is_batch else [given]
         if return_tensors is None:
-            parts = [ids, *ids]
+            parts = [given, *given]
             is_pt, is_np = any(map(is_torch_tensor, parts)), any(isinstance(part, np.ndarray) for part in parts)
             return_tensors = "pt" if is_pt else "np" if is_np else None
-        stand_ins = [[-1] * len(example) for example in examples]
-        left_out = (name, "word_input_ids")
+        mark = -1 if has_rows else self.unk_token_id
+        stand_ins = [[mark] * len(example) for example in examples]
+        left_out = (name, "word_input_ids", "layers")
         others = {key: to_py_obj(value) for key, value in encoded_inputs.items() if key not in left_out}
-        padded = super().pad({name: stand_ins if depth == 3 else stand_ins[0], **others}, **options)
+        padded = super().pad({name: stand_ins if is_batch else stand_ins[0], **others}, **options)
 
-        rows = np.concatenate([as_rows(example, self.max_characters_per_token) for example in examples])
-        kept = padded[name] if depth == 3 else [padded[name]]
-        masks = [[int(value == -1) for value in values] for values in kept]
-        arranged = {name: arrange(rows, masks)}
+        kept = padded[name] if is_batch else [padded[name]]
+        masks = [[int(value == mark) for value in values] for values in kept]
+        arranged: dict[str, Any] = {}
+        if has_rows:
+            rows = np.concatenate([as_rows(example, self.max_characters_per_token) for example in examples])
+            arranged[name] = arrange(rows, masks)
         if "word_input_ids" in encoded_inputs:
             words = to_py_obj(encoded_inputs["word_input_ids"])
-            numbers = np.array(list(chain.from_iterable(words)) if depth == 3 else words, dtype=np.int64)
+            numbers = np.array(list(chain.from_iterable(words)) if is_batch else words, dtype=np.int64)
             arranged["word_input_ids"] = arrange_numbers(numbers, masks)
-        for key, ids in arranged.items():
-            padded[key] = finish_ids(ids if depth == 3 else ids[0], return_tensors)
+        if layers is not None:
+            arranged["layers"] = arrange_layers(list(layers) if is_batch else [layers], masks)
+        for key, values in arranged.items():
+            padded[key] = finish_ids(values if is_batch else values[0], return_tensors)
         return BatchEncoding(padded.data, tensor_type=return_tensors)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,12 @@ def digest(content: Any) -> str:
 
 def model_fingerprint(model: ElmoModel, tokenizer: ElmoTokenizer) -> str:
     """The SHA-256 of all that a sentence's vectors depend on: weights, configuration, tokenizer."""
-    weights = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        weights.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        weights.update(as_bytes(tensor.detach().cpu()))
     config = {name: value for name, value in model.config.to_dict().items() if name not in _INCIDENTAL}
     pipeline = json.loads(tokenizer.backend_tokenizer.to_str())
     lexicon, vocabulary = tokenizer.character_lexicon, tokenizer.word_vocabulary
     return digest(
         {
-            "weights": weights.hexdigest(),
+            "weights": weights_fingerprint(model.state_dict()),
             "config": json.loads(json.dumps(config, sort_keys=True, default=str)),
             "tokenizer": {**pipeline, "truncation": None, "padding": None},
             "characters": tokenizer.max_characters_per_token,
@@ -44,6 +41,15 @@ def model_fingerprint(model: ElmoModel, tokenizer: ElmoTokenizer) -> str:
             "words": None if vocabulary is None else [vocabulary.words, vocabulary.unknown_word],
         }
     )
+
+
+def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
+    """The SHA-256 of weights by their names."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        found.update(as_bytes(tensor.detach().cpu()))
+    return found.hexdigest()
 
 
 def new_manifest(model: str, model_print: str, options: dict[str, Any], threads: int) -> dict[str, Any]:
@@ -84,26 +90,52 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def check_same(old: dict[str, Any], new: dict[str, Any], output: str) -> None:
+def option_name(field: str) -> str:
+    """A field as the command line calls it."""
+    return field.replace("_", "-")
+
+
+def check_same(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    output: str,
+    anew: str = "--overwrite",
+    name_of: Callable[[str], str] = option_name,
+) -> None:
     """Refuses to go on with another model or other options.
+
+    Args:
+        old: The manifest that is there.
+        new: That of the job that is to be done.
+        output: What messages call the output.
+        anew: What to give to start anew.
+        name_of: What messages call an option.
 
     Raises:
         ChangedError: They differ; the message names what differs.
     """
     if old["job"] == new["job"]:
         return
-    again = "use the same, another output, or --overwrite to start anew"
+    again = f"use the same, another output, or {anew} to start anew"
     if old["format"] != new["format"]:
         raise ChangedError(f"{output} was begun by another version of this package: {again}.")
     if old["model_fingerprint"] != new["model_fingerprint"]:
         raise ChangedError(f"{output} was begun with another model ({old['model']}): {again}.")
     options = {**dict.fromkeys(new["options"]), **old["options"]}
     changed = [
-        f"{name.replace('_', '-')} was {value!r} and is now {new['options'].get(name)!r}"
+        f"{name_of(name)} was {value!r} and is now {new['options'].get(name)!r}"
         for name, value in options.items()
         if value != new["options"].get(name)
     ]
     raise ChangedError(f"{output} was begun with other options ({'; '.join(changed)}): {again}.")
 
 
-__all__ = ["check_same", "digest", "model_fingerprint", "new_manifest", "read_manifest", "write_json"]
+__all__ = [
+    "check_same",
+    "digest",
+    "model_fingerprint",
+    "new_manifest",
+    "read_manifest",
+    "weights_fingerprint",
+    "write_json",
+]
