@@ -41,6 +41,9 @@ SMALLEST: dict[str, int] = {
     "word_vocab_size": 1,
     "word_embedding_size": 1,
     "num_sampled_words": 1,
+    "task_embedding_size": 1,
+    "task_hidden_size": 1,
+    "task_num_layers": 0,
 }
 
 PUBLISHED_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -87,24 +90,58 @@ class ElmoConfig(PreTrainedConfig):
             Whether the character encoder ends in a projection to P. Left at `None`, it does when the number of
             filters is not P, or when there are word vectors.
         num_output_representations (`int`, defaults to 1):
-            How many mixes of the layers the model returns, each with weights of its own.
+            How many mixes of the layers the model returns, each with weights of its own; raised to as many as a head
+            needs for `elmo_at_input` and `elmo_at_output`.
         mix_trainable (`bool`, defaults to `True`):
             Whether the weights and the scale of the mixes are trained.
         mix_parameters (`list[float]`, *optional*):
             The L + 1 scalars s before the softmax that a new mix starts with; zeros (equal weights) by default.
         mix_gamma (`float`, defaults to 1.0):
             The scale gamma that a new mix starts with.
+        mix_layers (`list[int]`, *optional*):
+            The layers that take part in the mixes, the softmax being over them alone: 0 is the token layer, and -1 the
+            last layer of the biLM, so that `[-1]` is the paper's "last layer only". `None` for all.
+        mix_l2 (`float`, defaults to 0.0):
+            The paper's lambda: the heads add to their loss in training lambda times the sum of the squares of the
+            mixes' scalars, which keeps their weights near to one another.
         mix_layer_norm (`bool`, defaults to `False`):
             Normalise each layer before mixing, as AllenNLP's `do_layer_norm`. Mean and variance are taken over all
             words of the batch, so that a sentence's vector then depends on the sentences beside it.
         representation_dropout (`float`, defaults to 0.5):
             Dropout of the representations in training.
         freeze_bilm (`bool`, defaults to `True`):
-            Whether the biLM (everything but the mixes and a head) keeps its weights in training.
+            Whether the biLM (everything but the mixes and a head) keeps its weights in training. It then runs without
+            gradients and in evaluation mode.
+        frozen_bilm_dtype (`str`, *optional*):
+            `"bfloat16"` or `"float16"` to run a frozen biLM in this type, with a copy of its weights; what is saved
+            stays as it is. `None` for the type of the weights.
+        elmo_at_input (`bool`, defaults to `True`):
+            Whether the task network of a head reads ELMo, [x; ELMo]: the first mix of the layers.
+        elmo_at_output (`bool`, defaults to `False`):
+            Whether ELMo is put beside the output of the task network, [h; ELMo]: the next mix. With neither, a head
+            is the paper's baseline, which reads `task_embedding_size` alone.
+        task_embedding_size (`int`, *optional*):
+            Size of a head's own word vectors x over the `word_vocab_size` words of the tokenizer, which are read from
+            `word_input_ids`; `None` for none.
+        task_hidden_size (`int`, defaults to 256):
+            Size of each direction of a head's BiLSTM.
+        task_num_layers (`int`, defaults to 1):
+            Layers of a head's BiLSTM; 0 to go straight to the classifier.
+        task_dropout (`float`, defaults to 0.5):
+            Dropout in a head, in training: of the word vectors x, between the layers of the BiLSTM, and before the
+            classifier.
         classifier_dropout (`float`, *optional*):
-            Dropout before the classifier of a head; `None` for none beyond `representation_dropout`.
+            Dropout before the classifier of a head; `None` for `task_dropout` behind a BiLSTM, and for none beyond
+            `representation_dropout` without one.
         classifier_pooling (`str`, defaults to `"mean"`):
-            How a sequence classifier pools the words: `"mean"` or `"max"`.
+            How a sequence classifier pools the words: `"mean"`, `"max"`, `"last"` (the last state of each direction)
+            or `"biattentive"` (the biattentive classification network, see `ElmoTaskNetwork`).
+        use_crf (`bool`, defaults to `False`):
+            Whether a token classifier scores the labels of a text together, with a linear-chain CRF.
+        label_scheme (`str`, *optional*):
+            `"BIO"` or `"BIOES"` to forbid the CRF what the scheme of the labels' names (`id2label`) does not allow.
+        use_predicate_indicator (`bool`, defaults to `False`):
+            Whether a token classifier reads from `token_type_ids` which word is the predicate, for semantic roles.
         bilm_dropout (`float`, defaults to 0.1):
             Dropout of a language model in training (`ElmoForPreTraining`; the other classes never apply it), where
             bilm-tf has it: at the input of each LSTM, ahead of the skip connection, and at the output of the last.
@@ -150,11 +187,23 @@ class ElmoConfig(PreTrainedConfig):
     mix_trainable: bool = True
     mix_parameters: list[float | int] | None = None
     mix_gamma: float | int = 1.0
+    mix_layers: list[int] | None = None
+    mix_l2: float | int = 0.0
     mix_layer_norm: bool = False
     representation_dropout: float | int = 0.5
     freeze_bilm: bool = True
+    frozen_bilm_dtype: Literal["bfloat16", "float16"] | None = None
+    elmo_at_input: bool = True
+    elmo_at_output: bool = False
+    task_embedding_size: int | None = None
+    task_hidden_size: int = 256
+    task_num_layers: int = 1
+    task_dropout: float | int = 0.5
     classifier_dropout: float | int | None = None
-    classifier_pooling: Literal["mean", "max"] = "mean"
+    classifier_pooling: Literal["mean", "max", "last", "biattentive"] = "mean"
+    use_crf: bool = False
+    label_scheme: Literal["BIO", "BIOES"] | None = None
+    use_predicate_indicator: bool = False
     bilm_dropout: float | int = 0.1
     num_sampled_words: int | None = 8192
     initializer_range: float = 0.02
@@ -171,8 +220,15 @@ class ElmoConfig(PreTrainedConfig):
         if self.use_token_projection is None:
             num_filters = sum(item[-1] for item in self.filters)
             self.use_token_projection = self.word_embedding_size is not None or num_filters != self.projection_size
+        self.fill_in()
         kwargs["auto_map"] = {**AUTO_MAP, **(kwargs.get("auto_map") or {})}
         super().__post_init__(**kwargs)
+
+    def fill_in(self) -> None:
+        """Raises `num_output_representations` to what a head needs; models call it too, as fields can be set later."""
+        needed = int(self.elmo_at_input) + int(self.elmo_at_output)
+        if 1 <= self.num_output_representations < needed:
+            self.num_output_representations = needed
 
     @classmethod
     def from_size(cls, size: str, **overrides: Any) -> "ElmoConfig":
@@ -204,6 +260,18 @@ class ElmoConfig(PreTrainedConfig):
         """Number L + 1 of layers that are mixed: the token layer and every layer of the biLM."""
         return self.num_hidden_layers + 1
 
+    @property
+    def mixed_layers(self) -> list[int]:
+        """The numbers from 0 of the layers that take part in the mixes, in their order."""
+        if self.mix_layers is None:
+            return list(range(self.mix_size))
+        return sorted(number % self.mix_size for number in self.mix_layers)
+
+    @property
+    def layers_size(self) -> int:
+        """Size of a word in `layers`: the token layer once, and both directions of each layer of the biLM."""
+        return self.projection_size + self.num_hidden_layers * self.hidden_size
+
     def validate_sizes(self) -> None:
         """Every size is large enough and every filter fits a word."""
         for name, least in SMALLEST.items():
@@ -234,7 +302,7 @@ class ElmoConfig(PreTrainedConfig):
             clip = getattr(self, name)
             if clip is not None and not clip > 0:
                 raise ValueError(f"`{name}` must be positive, or None for no clipping, but is {clip}.")
-        for name in ("representation_dropout", "classifier_dropout", "bilm_dropout"):
+        for name in ("representation_dropout", "classifier_dropout", "bilm_dropout", "task_dropout"):
             dropout = getattr(self, name)
             if dropout is not None and not 0 <= dropout <= 1:
                 raise ValueError(f"`{name}` must lie between 0 and 1, but is {dropout}.")
@@ -243,6 +311,35 @@ class ElmoConfig(PreTrainedConfig):
                 f"`mix_parameters` must hold a number for each of the {self.mix_size} layers (the token layer and "
                 f"{self.num_hidden_layers} of the biLM), but holds {len(self.mix_parameters)}."
             )
+        if not self.mix_l2 >= 0:
+            raise ValueError(f"`mix_l2` must be 0 or more, but is {self.mix_l2}.")
+        layers = range(-self.mix_size, self.mix_size)
+        if self.mix_layers is not None and (
+            not set(self.mix_layers) <= set(layers) or not self.mix_layers or self.has_layer_twice()
+        ):
+            raise ValueError(
+                f"`mix_layers` must name some of the layers 0 (the token layer) to {self.num_hidden_layers}, or -1 "
+                f"(the last) to {-self.mix_size}, each once, but is {self.mix_layers}."
+            )
+
+    def has_layer_twice(self) -> bool:
+        """Whether `mix_layers` names a layer more than once."""
+        return len(set(self.mixed_layers)) < len(self.mixed_layers)
+
+    def validate_task(self) -> None:
+        """A head has something to read, and settings that belong together are there together."""
+        if self.task_embedding_size is not None and self.word_vocab_size is None:
+            raise ValueError(
+                "`task_embedding_size` needs `word_vocab_size`, the number of words in the tokenizer's vocabulary."
+            )
+        is_network = self.task_num_layers > 0 or self.classifier_pooling == "biattentive"
+        if not (self.elmo_at_input or self.task_embedding_size or (self.elmo_at_output and not is_network)):
+            raise ValueError(
+                "With `elmo_at_input=False` the task network has nothing to read: set `task_embedding_size` for word "
+                "vectors of its own" + (", or `task_num_layers=0` to go without it." if self.elmo_at_output else ".")
+            )
+        if self.label_scheme is not None and not self.use_crf:
+            raise ValueError("`label_scheme` is for the transitions of a CRF: it needs `use_crf=True`.")
 
 
 __all__ = ["ElmoConfig"]

@@ -1,6 +1,7 @@
 """ELMo (Peters et al. 2018): characters -> words -> a bidirectional language model -> mixes of its layers."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -175,6 +176,7 @@ class ElmoScalarMix(nn.Module):
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__()
+        self.layers = config.mixed_layers
         self.layer_norm = config.mix_layer_norm
         self.initial_parameters = config.mix_parameters or [0.0] * config.mix_size
         self.initial_gamma = config.mix_gamma
@@ -182,13 +184,31 @@ class ElmoScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.empty(1), requires_grad=config.mix_trainable)
 
     def forward(self, layers: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
-        """Mixes layers (batch, seq, 2P) to (batch, seq, 2P), 0 at padding."""
+        """Mixes all L + 1 layers (batch, seq, 2P) to (batch, seq, 2P), 0 at padding."""
         mask = mask.unsqueeze(-1)
+        layers = [layers[number] for number in self.layers]
         if self.layer_norm:
             layers = [self._normalise(layer, mask) for layer in layers]
-        weights = self.scalar_parameters.softmax(dim=0)
+        weights = self._scalars().softmax(dim=0)
         mixed = sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
         return self.gamma * mixed * mask
+
+    def weights(self) -> torch.Tensor:
+        """What each layer counts, shape (L + 1,): the softmax, and 0 for layers that take no part."""
+        weights = torch.zeros_like(self.scalar_parameters)
+        weights[self.layers] = self._scalars().softmax(dim=0)
+        return weights
+
+    def penalty(self) -> torch.Tensor:
+        """The sum of the squares of the scalars of the layers that take part."""
+        return self._scalars().square().sum()
+
+    def _scalars(self) -> torch.Tensor:
+        """The scalars of the layers that take part."""
+        scalars = self.scalar_parameters
+        if len(self.layers) == len(scalars):
+            return scalars
+        return torch.stack([scalars[number] for number in self.layers])
 
     @staticmethod
     def _normalise(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -214,6 +234,12 @@ class ElmoPreTrainedModel(PreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^softmax\."]  # a language model's, of no use to the others
     # A further representation starts from what the configuration says, not from random numbers.
     _keys_to_ignore_on_load_missing = [r"representations\.\d+\."]
+
+    def __init__(self, config: ElmoConfig, *args: Any, **kwargs: Any) -> None:
+        # Fields that are passed to `from_pretrained` are set one by one, and nothing looks at them together.
+        config.fill_in()
+        config.validate()
+        super().__init__(config, *args, **kwargs)
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
@@ -335,13 +361,58 @@ class ElmoModel(ElmoPreTrainedModel):
         mask = self._word_mask(input_ids, attention_mask)
         token_layer, packing = self._embed(input_ids.long(), self._word_ids(word_input_ids, mask), mask)
         layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
-        representations = tuple(self.dropout(mix(layers, mask)) for mix in self.representations)
+        representations = self.represent(layers, mask)
         return ElmoModelOutput(last_hidden_state=representations[0], representations=representations, states=states)
+
+    def represent(self, layers: list[torch.Tensor], mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The representations, with their dropout in training.
+
+        Args:
+            layers: All L + 1 layers, each (batch, seq, 2P).
+            mask: True at words, shape (batch, seq).
+
+        Returns:
+            A mix for each of `num_output_representations`, each (batch, seq, 2P), 0 at padding.
+        """
+        return tuple(self.dropout(mix(layers, mask)) for mix in self.representations)
+
+    def join_layers(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
+        """All layers of each word in one row, as they are stored: what repeats of the token layer is left out.
+
+        Args:
+            layers: L + 1 tensors (batch, seq, 2P), the `hidden_states` of the model.
+
+        Returns:
+            The token layer, then [forward; backward] of each biLM layer, shape (batch, seq, P + 2PL).
+        """
+        return torch.cat([layers[0][..., : self.config.projection_size], *layers[1:]], dim=-1)
+
+    def split_layers(self, layers: torch.Tensor) -> list[torch.Tensor]:
+        """What `join_layers` joined.
+
+        Args:
+            layers: Shape (batch, seq, P + 2PL).
+
+        Returns:
+            L + 1 tensors (batch, seq, 2P).
+
+        Raises:
+            ValueError: When the shape is another.
+        """
+        size = self.config.layers_size
+        if layers.dim() != 3 or layers.shape[-1] != size or not layers.is_floating_point():
+            raise ValueError(
+                f"`layers` must have the shape (batch, words, {size}), as precompute_layers gives them for this model,"
+                f" but has {tuple(layers.shape)} and the type {layers.dtype}: were they computed with another model?"
+            )
+        token_layer = layers[..., : self.config.projection_size]
+        others = layers[..., self.config.projection_size :].split(self.config.hidden_size, dim=-1)
+        return [torch.cat([token_layer, token_layer], dim=-1), *others]
 
     def layer_weights(self) -> LayerWeights:
         """The mix that each representation has learned: softmax weights of the layers, and gamma."""
         mixes = cast(list[ElmoScalarMix], list(self.representations))
-        weights = torch.stack([mix.scalar_parameters.softmax(dim=0) for mix in mixes])
+        weights = torch.stack([mix.weights() for mix in mixes])
         return LayerWeights(weights.detach(), torch.cat([mix.gamma for mix in mixes]).detach())
 
     def _word_mask(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

@@ -158,3 +158,39 @@ def test_what_somebody_else_adds_is_kept(tmp_path):
     loaded = ElmoConfig.from_pretrained(tmp_path)
     assert loaded.id2label == {0: "O", 1: "PER"}
     assert loaded.remark == "mine"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task_embedding_size": 5}, "`task_embedding_size` needs `word_vocab_size`"),
+        ({"elmo_at_input": False}, "nothing to read: set `task_embedding_size` for word vectors of its own."),
+        ({"elmo_at_input": False, "elmo_at_output": True}, "or `task_num_layers=0` to go without it."),
+        ({"label_scheme": "BIO"}, "it needs `use_crf=True`"),
+        ({"label_scheme": "IOB1", "use_crf": True}, "label_scheme"),
+        ({"classifier_pooling": "sum"}, "classifier_pooling"),
+        ({"task_num_layers": -1}, "`task_num_layers` must be at least 0, but is -1."),
+        ({"task_hidden_size": 0}, "`task_hidden_size` must be at least 1"),
+        ({"task_dropout": 1.5}, "`task_dropout` must lie between 0 and 1"),
+        ({"mix_l2": -0.1}, "`mix_l2` must be 0 or more"),
+        ({"mix_layers": []}, "`mix_layers` must name some of the layers 0"),
+        ({"mix_layers": [3]}, "`mix_layers` must name some of the layers 0"),
+        ({"mix_layers": [2, -1]}, r"each once, but is \[2, -1\]"),
+        ({"frozen_bilm_dtype": "int8"}, "frozen_bilm_dtype"),
+    ],
+)
+def test_settings_of_a_task_that_cannot_be_are_told_in_a_sentence(settings, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        ElmoConfig(**settings)
+
+
+def test_a_head_has_as_many_representations_as_it_needs():
+    assert ElmoConfig(elmo_at_output=True).num_output_representations == 2
+    assert ElmoConfig(elmo_at_output=True, num_output_representations=3).num_output_representations == 3
+    assert ElmoConfig(elmo_at_input=False, task_embedding_size=4, word_vocab_size=9).num_output_representations == 1
+
+
+def test_layers_that_are_mixed_are_counted_from_either_end():
+    assert ElmoConfig().mixed_layers == [0, 1, 2]
+    assert ElmoConfig(mix_layers=[-1]).mixed_layers == [2]
+    assert ElmoConfig(mix_layers=[-1, 0]).mixed_layers == [0, 2]
