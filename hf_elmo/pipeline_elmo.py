@@ -1,5 +1,6 @@
 """Stock pipelines for a model that reads a row of character ids for each word and returns more than one tensor."""
 
+import re
 import warnings
 from importlib import import_module
 from typing import Any
@@ -8,9 +9,14 @@ import numpy as np
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.pipelines import PIPELINE_REGISTRY, FeatureExtractionPipeline, TokenClassificationPipeline
 
+BIOES_NAME = re.compile(r"O|[BIES](-.+)?")
+
 
 class CharacterRowsMixin:
-    """Lets `gather_pre_entities` take `input_ids` of shape (seq, characters); one id a token passes as before."""
+    """Lets token classification take `input_ids` of shape (seq, characters); one id a token passes as before.
+
+    For ELMo it also reads BIOES label names, and the word of a group is the text as it was written.
+    """
 
     knows_elmo = True
 
@@ -23,6 +29,31 @@ class CharacterRowsMixin:
             # The warning is about pieces of words; here a token is a word.
             warnings.filterwarnings("ignore", message="Tokenizer does not support real words")
             return super().gather_pre_entities(sentence, unknown, *args, **kwargs)  # type: ignore[misc]
+
+    def get_tag(self, entity_name: str) -> tuple[str, str]:
+        """As in transformers, which knows B and I only; with BIOES labels S begins an entity and E goes on with it."""
+        if self._has_bioes_labels():
+            tag, _, kind = entity_name.partition("-")
+            return ("B" if tag in "BS" else "I"), kind or entity_name
+        return super().get_tag(entity_name)  # type: ignore[misc]
+
+    def postprocess(self, all_outputs: Any, *args: Any, **kwargs: Any) -> list[dict]:
+        """As in transformers, which joins the words of a group with spaces whether there were any or not."""
+        entities = super().postprocess(all_outputs, *args, **kwargs)  # type: ignore[misc]
+        if self._is_elmo():
+            sentence = all_outputs[0]["sentence"]
+            for entity in entities:
+                entity["word"] = sentence[entity["start"] : entity["end"]]
+        return entities
+
+    def _is_elmo(self) -> bool:
+        return self.model.config.model_type == "elmo"  # type: ignore[attr-defined]
+
+    def _has_bioes_labels(self) -> bool:
+        if not self._is_elmo():
+            return False
+        names = self.model.config.id2label.values()  # type: ignore[attr-defined]
+        return all(map(BIOES_NAME.fullmatch, names)) and any(name[0] in "ES" for name in names)
 
 
 class FirstOutputMixin:
