@@ -8,6 +8,7 @@ from .auto import register_auto_classes
 from .bundled import bundled_model
 from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
+from .finetuning.layers import precompute_layers
 from .heads_elmo import ElmoForSequenceClassification, ElmoForTokenClassification
 from .language_model_elmo import ElmoForPreTraining, ElmoForPreTrainingOutput
 from .modeling_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel, LayerWeights
@@ -29,4 +30,5 @@ __all__ = [
     "LayerWeights",
     "__version__",
     "bundled_model",
+    "precompute_layers",
 ]

@@ -1,0 +1,1 @@
+"""Fine-tuning: what the heads are trained with."""

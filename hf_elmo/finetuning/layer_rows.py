@@ -1,0 +1,254 @@
+"""A tokenized data set, read in windows: the words of its rows and the texts that they are, and rows with layers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..embedding.batching import grouped
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+
+LAYERS, IDS, MASK, TYPES = "layers", "input_ids", "attention_mask", "token_type_ids"
+WORDS, LENGTH = "word_input_ids", "length"
+SHARD_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a model reads, and how much it computes.
+
+    Attributes:
+        characters: Character ids of a word.
+        begin_sentence: The character id that marks `<S>`.
+        word_ids: Whether it reads `word_input_ids`.
+        types_are_texts: Whether `token_type_ids` tell the second text of a pair; a head may read predicates from it.
+        layers_size: Numbers of all layers of a word, P + 2PL.
+    """
+
+    characters: int
+    begin_sentence: int
+    word_ids: bool
+    types_are_texts: bool
+    layers_size: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a data set, their words one after the other.
+
+    Attributes:
+        table: The rows as they are, without `input_ids`.
+        offsets: Where the words of each row begin, and the end: shape (rows + 1,).
+        ids: The character ids of all words, shape (words, characters), int32.
+        mask: Whether a word is none of padding, shape (words,).
+        words: The word ids, shape (words,), or None.
+        begins: Whether a text begins at a word: with a row, and with the second text of a pair; shape (words,).
+    """
+
+    table: Any
+    offsets: np.ndarray
+    ids: np.ndarray
+    mask: np.ndarray
+    words: np.ndarray | None
+    begins: np.ndarray
+
+    def positions_of_texts(self) -> list[np.ndarray]:
+        """For each text the places of its words; padding belongs to none."""
+        words = np.flatnonzero(self.mask)
+        return np.split(words, np.flatnonzero(self.begins[words])[1:]) if len(words) else []
+
+    def second_texts(self) -> np.ndarray:
+        """1 at the words of the second text of a pair, 0 elsewhere, shape (words,), int8."""
+        texts = np.concatenate(([0], np.cumsum(self.begins)))
+        of_row = texts[1:] - np.repeat(texts[self.offsets[:-1]], np.diff(self.offsets))
+        return ((of_row > 1) & self.mask).astype(np.int8)
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of all that the rows hold."""
+        found = hashlib.sha256(self.ids.tobytes())
+        found.update(self.offsets.tobytes())
+        for field in self.table.schema:
+            found.update(f"{field.name} {field.type}\n".encode())
+            found.update(json.dumps(self.table[field.name].to_pylist(), default=plain).encode("ascii"))
+        return found.hexdigest()
+
+
+def plain(value: Any) -> str:
+    """What JSON does not have, as text."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+class Split:
+    """A data set that is read in windows.
+
+    Args:
+        dataset: The data set.
+        name: The name of the split; None for a data set without splits.
+        reads: What the model reads.
+
+    Raises:
+        ValueError: It is not tokenized for this model.
+    """
+
+    def __init__(self, dataset: Dataset, name: str | None, reads: Reads) -> None:
+        self.dataset = dataset
+        self.title = "the data set" if name is None else f"the split {name!r}"
+        self.reads = reads
+        columns = dataset.column_names
+        missing = [column for column in (IDS, *([WORDS] if reads.word_ids else [])) if column not in columns]
+        if missing:
+            raise ValueError(
+                f"{sentence_case(self.title)} has no column {' and no column '.join(missing)}: tokenize it first, "
+                f"with the tokenizer of the model, through `map`; its columns are {', '.join(columns)}."
+            )
+        if LAYERS in columns:
+            raise ValueError(f"{sentence_case(self.title)} has a column `layers` already: remove it, or use it.")
+        self.lengths = self._lengths()
+
+    def _lengths(self) -> np.ndarray:
+        """The words of each row, padding included."""
+        ids = self.dataset.select_columns([IDS]).with_format("arrow")
+        found = [self._list(table, IDS, 0)[0] for table in ids.iter(1000)] if len(ids) else []
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+    def windows(self, most_words: int) -> list[range]:
+        """The rows in windows of so many words; one at least, so that no data set is without a file."""
+        groups = grouped(range(len(self.lengths)), SHARD_ROWS, most_words, lambda row: int(self.lengths[row]))
+        return [range(group[0], group[-1] + 1) for group in groups] or [range(0)]
+
+    def read(self, window: range) -> Rows:
+        """Reads a window.
+
+        Raises:
+            ValueError: A row does not fit the model, or its columns each other.
+        """
+        first, characters = window.start, self.reads.characters
+        table = self.dataset.with_format("arrow")[window.start : window.stop]
+        lengths, words = self._list(table, IDS, first)
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        ids = np.zeros((0, characters), dtype=np.int32)
+        if len(words):
+            widths, values = flat_list(words)
+            if widths is None or (widths != characters).any():
+                row = (
+                    0
+                    if widths is None
+                    else int(np.searchsorted(offsets, np.argmax(widths != characters), "right")) - 1
+                )
+                raise ValueError(
+                    f"Row {first + row} of {self.title} holds `input_ids` that are no rows of {characters} "
+                    "characters: tokenize it with the tokenizer of the model."
+                )
+            ids = values.to_numpy(zero_copy_only=False).astype(np.int32).reshape(-1, characters)
+        given = {name: self._numbers(table, name, lengths, first) for name in (MASK, TYPES, WORDS)}
+        marks, types = given[MASK], given[TYPES]
+        mask = np.asarray((ids if marks is None else marks[:, np.newaxis]).any(axis=1))
+        others = table.drop_columns([IDS])
+        return Rows(others, offsets, ids, mask, given[WORDS], self._begins(offsets, ids, mask, types))
+
+    def _begins(self, offsets: np.ndarray, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None) -> np.ndarray:
+        """As of `Rows`."""
+        places = np.flatnonzero(mask)
+        row_of_word = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[places]
+        found = (np.diff(row_of_word, prepend=-1) != 0) | (ids[places, 1] == self.reads.begin_sentence)
+        if types is not None and self.reads.types_are_texts:
+            found |= np.diff(types[places], prepend=0) > 0
+        begins = np.zeros(len(ids), dtype=bool)
+        begins[places] = found
+        return begins
+
+    def _list(self, table: Any, name: str, first: int) -> tuple[np.ndarray, Any]:
+        """The lengths of the lists of a column, and their items one after the other."""
+        lengths, items = flat_list(table[name])
+        if lengths is None:
+            raise ValueError(
+                f"The column {name} of {self.title}, behind row {first}, has rows without a list: tokenize it with "
+                "the tokenizer of the model."
+            )
+        return lengths, items
+
+    def _numbers(self, table: Any, name: str, lengths: np.ndarray, first: int) -> np.ndarray | None:
+        """A column with a number for each word, if there is one."""
+        if name not in table.column_names:
+            return None
+        found, numbers = self._list(table, name, first)
+        if (found != lengths).any():
+            row = int(np.argmax(found != lengths))
+            raise ValueError(
+                f"Row {first + row} of {self.title} has {lengths[row]} words in `input_ids`, but {found[row]} in "
+                f"`{name}`."
+            )
+        return numbers.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def features(self, dtype: str) -> Features:
+        """The columns of the output."""
+        from datasets import Array2D, Features, List, Value
+
+        kept = {name: feature for name, feature in self.dataset.features.items() if name not in (IDS, LENGTH)}
+        kept.setdefault(MASK, List(Value("int8")))
+        if self.reads.types_are_texts:
+            kept.setdefault(TYPES, List(Value("int8")))
+        # Array2D is read back without a Python object for each number, or each word.
+        layers = Array2D(shape=(None, self.reads.layers_size), dtype=dtype)
+        return Features({**kept, LENGTH: Value("int32"), LAYERS: layers})
+
+    def table_of(self, rows: Rows, layers: np.ndarray, schema: Any) -> Any:
+        """The rows of the output.
+
+        Raises:
+            ValueError: They are too many for Arrow.
+        """
+        import pyarrow as pa
+
+        if layers.size >= 1 << 31:
+            raise ValueError(
+                f"{len(layers):,} words are too many for one shard: take a smaller shard_words, or shorter texts."
+            )
+        offsets = pa.array(rows.offsets.astype(np.int32))
+        columns = {name: rows.table[name] for name in rows.table.column_names if name != LENGTH}
+        columns.setdefault(MASK, pa.ListArray.from_arrays(offsets, pa.array(rows.mask.astype(np.int8))))
+        columns.setdefault(TYPES, pa.ListArray.from_arrays(offsets, pa.array(rows.second_texts())))
+        columns[LENGTH] = pa.array(np.diff(rows.offsets).astype(np.int32))
+        of_words = pa.array((np.arange(len(layers) + 1) * self.reads.layers_size).astype(np.int32))
+        numbers = pa.ListArray.from_arrays(of_words, pa.array(layers.reshape(-1)))
+        stored = pa.ListArray.from_arrays(offsets, numbers)
+        columns[LAYERS] = pa.ExtensionArray.from_storage(schema.field(LAYERS).type, stored)
+        arrays = [columns[field.name] for field in schema]
+        arrays = [
+            array if array.type == field.type else array.cast(field.type)
+            for array, field in zip(arrays, schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def sentence_case(text: str) -> str:
+    """A text that begins a sentence."""
+    return text[:1].upper() + text[1:]
+
+
+def flat_list(column: Any) -> tuple[np.ndarray | None, Any]:
+    """The lengths of the lists of an Arrow column, None where it holds anything else, and their items in a row."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        chunks = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
+        column = pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    types = pa.types
+    if not any(is_kind(column.type) for is_kind in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        return (np.zeros(0, dtype=np.int64) if not len(column) else None), column
+    if column.null_count:
+        return None, column
+    import pyarrow.compute as pc
+
+    return pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64), column.flatten()
+
+
+__all__ = ["Reads", "Rows", "Split"]
