@@ -1,21 +1,18 @@
-"""The recipes of `examples/`: what they read, what they measure, and that they run."""
+"""What the recipes of `examples/` read, and how they measure; `test_recipes.py` runs them."""
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import lzma
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.example_scripts import import_example, write_packed
 from tests.shared_files import data_path
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+DATA, METRICS = import_example("task_data"), import_example("task_metrics")
 
 CONLLU = """# sent_id = 1
 # text = Don't stop
@@ -41,39 +38,20 @@ SRL = """# sent_id = a
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Imports a module of `examples/`."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module
-
-
-@pytest.fixture
-def load(tmp_path: Path, example: Callable[[str], ModuleType]) -> Callable[..., Any]:
+def load(tmp_path: Path) -> Callable[..., Any]:
     """`load_file` with a cache of its own."""
-    module = example("task_data")
 
     def load_file(path: object, *options: Any) -> Any:
-        return module.load_file(str(path), *options, cache_dir=str(tmp_path / "cache"))
+        return DATA.load_file(str(path), *options, cache_dir=str(tmp_path / "cache"))
 
     return load_file
-
-
-def write(path: Path, content: str) -> Path:
-    """A file, packed as its name says."""
-    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
-    path.write_bytes(pack(content.encode()))
-    return path
-
-
-def entities(rows: list[list[str]]) -> int:
-    return sum(tag.startswith("B-") for tags in rows for tag in tags)
 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
 def test_a_treebank_has_words_without_multiword_tokens_and_empty_nodes(
     tmp_path: Path, load: Callable[..., Any], packed: str
 ) -> None:
-    dataset = load(write(tmp_path / f"a.conllu{packed}", CONLLU))
+    dataset = load(write_packed(tmp_path / f"a.conllu{packed}", CONLLU))
     assert dataset["tokens"][:] == [["Do", "n't", "stop"], ["Yes"]]
     assert dataset["upos"][:] == [["AUX", "PART", "VERB"], ["INTJ"]]
     assert dataset["deprel"][0] == ["aux", "advmod", "root"]
@@ -81,13 +59,13 @@ def test_a_treebank_has_words_without_multiword_tokens_and_empty_nodes(
 
 def test_columns_are_split_at_tabs_or_blanks_and_hashtags_are_words(tmp_path: Path, load: Callable[..., Any]) -> None:
     content = "-DOCSTART- -X- O\n\n#ELMo NN B-product\nrocks VB O\n\n\n# \tO\nNew York\tB-location\n"
-    dataset = load(write(tmp_path / "a.conll", content))
+    dataset = load(write_packed(tmp_path / "a.conll", content))
     assert dataset["tokens"][:] == [["#ELMo", "rocks"], ["# ", "New York"]]
     assert dataset["tags"][:] == [["B-product", "O"], ["O", "B-location"]]
 
 
 def test_a_sentence_comes_once_for_each_of_its_predicates(tmp_path: Path, load: Callable[..., Any]) -> None:
-    dataset = load(write(tmp_path / "a.conll.xz", SRL), "srl")
+    dataset = load(write_packed(tmp_path / "a.conll.xz", SRL), "srl")
     assert dataset["tokens"][:] == [["They", "want", "to", "go"]] * 2
     assert dataset["predicate"][:] == [1, 3]
     assert dataset["roleset"][:] == ["want.01", "go.01"]
@@ -96,14 +74,14 @@ def test_a_sentence_comes_once_for_each_of_its_predicates(tmp_path: Path, load: 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
 def test_quotation_marks_and_null_in_tsv_are_text(tmp_path: Path, load: Callable[..., Any], packed: str) -> None:
-    dataset = load(write(tmp_path / f"a.tsv{packed}", '3\t" NA\n0\tnull "\n'), None, ["label", "text"])
+    dataset = load(write_packed(tmp_path / f"a.tsv{packed}", '3\t" NA\n0\tnull "\n'), None, ["label", "text"])
     assert dataset[:] == {"label": [3, 0], "text": ['" NA', 'null "']}
-    assert load(write(tmp_path / f"a.csv{packed}", 'a,b\n"x, y",NA\n'))[:] == {"a": ["x, y"], "b": ["NA"]}
-    assert load(write(tmp_path / f"a.jsonl{packed}", '{"a": [1.5]}\n'))[:] == {"a": [[1.5]]}
+    assert load(write_packed(tmp_path / f"a.csv{packed}", 'a,b\n"x, y",NA\n'))[:] == {"a": ["x, y"], "b": ["NA"]}
+    assert load(write_packed(tmp_path / f"a.jsonl{packed}", '{"a": [1.5]}\n'))[:] == {"a": [[1.5]]}
 
 
 def test_a_slice_may_follow_the_name(tmp_path: Path, load: Callable[..., Any]) -> None:
-    path = write(tmp_path / "a.tsv", "".join(f"{n}\tx\n" for n in range(6)))
+    path = write_packed(tmp_path / "a.tsv", "".join(f"{n}\tx\n" for n in range(6)))
     names = ["label", "text"]
     assert load(f"{path}[:-4]", None, names)["label"][:] == [0, 1]
     assert load(f"{path}[-4:]", None, names)["label"][:] == [2, 3, 4, 5]
@@ -113,9 +91,9 @@ def test_a_slice_may_follow_the_name(tmp_path: Path, load: Callable[..., Any]) -
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path, load: Callable[..., Any]) -> None:
-    path = write(tmp_path / "a.conllu", CONLLU)
+    path = write_packed(tmp_path / "a.conllu", CONLLU)
     assert len(load(path)) == 2
-    write(path, CONLLU.split("\n\n")[0] + "\n")
+    write_packed(path, CONLLU.split("\n\n")[0] + "\n")
     assert len(load(path)) == 1
 
 
@@ -141,7 +119,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(
     message: str,
 ) -> None:
     if content is not None:
-        write(tmp_path / name, content)
+        write_packed(tmp_path / name, content)
     with pytest.raises(ValueError, match=message):
         load(tmp_path / name, file_format)
 
@@ -168,20 +146,17 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_the_counts_are_those_of_the_data_sets(
-    load: Callable[..., Any], example: Callable[[str], ModuleType], name: str
-) -> None:
+def test_the_counts_are_those_of_the_data_sets(load: Callable[..., Any], name: str) -> None:
     is_srl = "srl" in name
     dataset = load(data_path(*name.split("/")[:-1]) / name.split("/")[-1], "srl" if is_srl else None)
     examples, words, labelled = COUNTS[name]
     assert len(dataset) == examples
     assert words is None or sum(map(len, dataset["tokens"])) == words
-    metrics = example("task_metrics")
     if labelled is not None:
-        spans = [span for tags in dataset["tags"] for span in metrics.spans_of(tags)]
-        assert sum(span.label not in metrics.NO_ARGUMENTS for span in spans) == labelled
+        spans = [span for tags in dataset["tags"] for span in METRICS.spans_of(tags)]
+        assert sum(span.label not in METRICS.NO_ARGUMENTS for span in spans) == labelled
     if is_srl:
-        assert metrics.semantic_role_scores(dataset["tags"], dataset["tags"])["f1"] == 1
+        assert METRICS.semantic_role_scores(dataset["tags"], dataset["tags"])["f1"] == 1
 
 
 @pytest.mark.parametrize(
@@ -196,12 +171,10 @@ def test_the_counts_are_those_of_the_data_sets(
         ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
     ],
 )
-def test_spans_are_those_of_conlleval(
-    example: Callable[[str], ModuleType], labels: str, spans: list[tuple[str, int, int]]
-) -> None:
+def test_spans_are_those_of_conlleval(labels: str, spans: list[tuple[str, int, int]]) -> None:
     from seqeval.metrics.sequence_labeling import get_entities
 
-    assert example("task_metrics").spans_of(labels.split()) == spans
+    assert METRICS.spans_of(labels.split()) == spans
     assert [(label, start, end + 1) for label, start, end in get_entities(labels.split())] == spans
 
 
@@ -223,30 +196,29 @@ def test_spans_are_those_of_conlleval(
     ],
 )
 def test_arguments_count_with_label_and_both_ends_and_predicates_do_not(
-    example: Callable[[str], ModuleType], references: list[str], predictions: list[str], scores: tuple[float, float]
+    references: list[str], predictions: list[str], scores: tuple[float, float]
 ) -> None:
     precision, recall = scores
     f1 = 2 * precision * recall / (precision + recall) if precision else 0
-    found = example("task_metrics").semantic_role_scores(
+    found = METRICS.semantic_role_scores(
         [labels.split() for labels in references], [labels.split() for labels in predictions]
     )
     assert found == pytest.approx({"precision": precision, "recall": recall, "f1": f1})
 
 
-def test_entities_are_scored_by_seqeval_words_and_texts_by_accuracy(example: Callable[[str], ModuleType]) -> None:
-    metrics = example("task_metrics")
+def test_entities_are_scored_by_seqeval_words_and_texts_by_accuracy() -> None:
     references, predictions = [["B-PER", "I-PER", "O"], ["B-LOC"]], [["B-PER", "O", "O"], ["B-LOC"]]
-    assert metrics.entity_scores(references, predictions) == {
+    assert METRICS.entity_scores(references, predictions) == {
         "precision": 0.5,
         "recall": 0.5,
         "f1": 0.5,
         "accuracy": 0.75,
     }
-    assert metrics.class_scores(np.array([1, 2, 0]), np.array([1, 0, 0])) == {"accuracy": pytest.approx(2 / 3)}
-    assert metrics.regression_scores(np.array([1.0, 2, 3]), np.array([2.0, 4, 6])) == {
+    assert METRICS.class_scores(np.array([1, 2, 0]), np.array([1, 0, 0])) == {"accuracy": pytest.approx(2 / 3)}
+    assert METRICS.regression_scores(np.array([1.0, 2, 3]), np.array([2.0, 4, 6])) == {
         "pearson": pytest.approx(1),
         "mse": pytest.approx(14 / 3),
     }
-    assert metrics.regression_scores(np.array([1.0, 2]), np.array([3.0, 3]))["pearson"] == 0
-    several = metrics.several_labels_scores(np.array([[1.0, 0, 1], [0, 0, 0]]), np.array([[1, 1, 1], [0, 0, 0]]))
+    assert METRICS.regression_scores(np.array([1.0, 2]), np.array([3.0, 3]))["pearson"] == 0
+    several = METRICS.several_labels_scores(np.array([[1.0, 0, 1], [0, 0, 0]]), np.array([[1, 1, 1], [0, 0, 0]]))
     assert several == pytest.approx({"precision": 2 / 3, "recall": 1, "f1": 0.8})
