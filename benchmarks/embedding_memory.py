@@ -6,12 +6,13 @@ python benchmarks/embedding_memory.py --lines 10000 100000 1000000
 import argparse
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ENDINGS = (".parquet", ".hdf5")
+ENDINGS = (".hdf5", ".parquet", ".npz", ".safetensors")
 WORDS = [
     f"{first}{second}" for first in ("ba", "be", "ri", "ver", "lo", "no", "mi") for second in ("nk", "t", "ss", "")
 ]
@@ -31,13 +32,12 @@ def main() -> None:
                 source, output = Path(folder) / "in.txt", Path(folder) / f"out{ending}"
                 write_corpus(source, lines)
                 peak, seconds = measure([str(source), str(output), "--model", str(model), "--quiet"])
-                size = output.stat().st_size
+                size = size_of(output)
                 print(
                     f"{ending:10} {lines:10,} {peak / 2**20:8.0f} MiB {seconds:8.0f} {size / 2**20:5.0f} MiB",
                     flush=True,
                 )
-                output.unlink()
-                output.with_name(output.name + ".manifest.json").unlink()
+                remove(output)
 
 
 def write_model(folder: Path) -> None:
@@ -54,6 +54,21 @@ def write_corpus(path: Path, lines: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for _ in range(lines):
             file.write(" ".join(chance.choices(WORDS, k=chance.randint(0, 10))) + "\n")
+
+
+def size_of(output: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = output.iterdir() if output.is_dir() else [output]
+    return sum(path.stat().st_size for path in files)
+
+
+def remove(output: Path) -> None:
+    """Removes an output and its manifest."""
+    if output.is_dir():
+        shutil.rmtree(output)
+    else:
+        output.unlink()
+        output.with_name(output.name + ".manifest.json").unlink()
 
 
 def measure(arguments: list[str]) -> tuple[int, float]:

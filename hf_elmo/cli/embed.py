@@ -15,6 +15,7 @@ from .main import app, friendly_errors
 
 if TYPE_CHECKING:
     from ..embedding.embedder import ElmoEmbedder
+    from ..embedding.engines import Engine
     from ..embedding.job import JobReport, Progress
     from ..embedding.selection import Layers
 
@@ -34,14 +35,16 @@ def parse_layers(text: str) -> Layers:
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """Different exit codes for what the same command cannot mend (3) and what it can (4)."""
-    from ..embedding.errors import ChangedError, OutputError
+    from ..embedding.errors import ChangedError, OutputError, WorkerError
 
     try:
         yield
     except ChangedError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(CHANGED) from error
-    except (OutputError, MemoryError) as error:
+    except (OutputError, MemoryError, WorkerError) as error:
+        if isinstance(error, WorkerError) and error.details:
+            typer.echo(error.details.rstrip(), err=True)
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(FAILED) from error
 
@@ -127,7 +130,31 @@ def embed(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, ...; by default a GPU if there is one.", show_default=False)
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads on a CPU; by default all.", show_default=False)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Threads of each process; by default all, shared out.", show_default=False),
+    ] = None,
+    num_proc: Annotated[
+        int,
+        typer.Option("--num-proc", help="Processes, each with a model of its own and, of several GPUs, its own GPU."),
+    ] = 1,
+    engine: Annotated[
+        str, typer.Option(help="local (this machine), or ray (Ray Data; --num-proc is the number of actors).")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="A running Ray cluster: auto, or host:port; by default RAY_ADDRESS, or a new one on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            help="With Ray, GPUs of each actor, such as 0.5 for two on a GPU; by default 1 where there are any.",
+            show_default=False,
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Remove what an earlier run wrote for this OUTPUT, and start anew.")
     ] = False,
@@ -137,7 +164,11 @@ def embed(
 
     Every line counts: blank lines keep their number and have no words. While it runs, what is done lies in
     OUTPUT.unfinished; OUTPUT appears when it is whole, with a manifest that says what it was made of. However often it
-    was stopped, the same machine writes the same bytes.
+    was stopped, and with however many processes, the same machine writes the same bytes, as long as --threads is the
+    same (a run that goes on keeps it).
+
+    With `--engine ray` on a cluster, INPUT is on the machine where the command runs, OUTPUT lies in a folder that all
+    machines share, and the model is in such a folder, too, or on the Hub.
 
     **Examples**
 
@@ -145,22 +176,26 @@ def embed(
 
     `hf-elmo embed corpus.txt.gz vectors.parquet --model elmo-original --pool mean --dtype float16`
 
+    `hf-elmo embed corpus.txt vectors.parquet --shards --model /shared/elmo --engine ray --num-proc 16 --address auto`
+
     `zcat *.jsonl.gz | hf-elmo embed - vectors --input-format jsonl --column text --model someone/elmo --on-error skip`
 
     **Exit codes**
 
     0: done, or done before; lines that were skipped are named. 1: the input or the model cannot be used. 2: the
     command is wrong. 3: OUTPUT belongs to another model, input or other options; nothing was touched. 4: it could not
-    go on (a full disk, too little memory); mend that and give the same command again. 130, 143: it was stopped, and
-    the same command goes on.
+    go on (a full disk, too little memory, processes that were ended); mend that and give the same command again. 130,
+    143: it was stopped, and the same command goes on.
     """
     stopped = "Interrupted; what is done is kept, and the same command goes on from there."
     with friendly_errors(ValueError, interrupted=stopped), exit_codes():
         from transformers.utils.logging import disable_progress_bar
 
-        from ..embedding.job import JobSettings, run_job
+        from ..embedding.job import run_job
+        from ..embedding.settings import JobSettings
 
         disable_progress_bar()
+        where = engine_for(engine, num_proc, address, gpus)
         settings = JobSettings(
             input,
             output,
@@ -185,8 +220,30 @@ def embed(
         )
         started = time.monotonic()
         with progress_bar(quiet) as show:
-            report = run_job(settings, show, overwrite)
+            report = run_job(settings, show, overwrite, where)
         typer.echo(summary(report, time.monotonic() - started))
+
+
+def engine_for(name: str, count: int, address: str | None, gpus: float | None) -> Engine:
+    """The engine that the options ask for.
+
+    Raises:
+        ValueError: There is none, or it is not installed.
+    """
+    from ..embedding.engines import ThisProcess
+    from ..embedding.processes import Processes
+
+    if name not in ("local", "ray"):
+        raise ValueError(f"--engine must be local or ray, not {name!r}.")
+    if name == "local":
+        if address is not None or gpus is not None:
+            raise ValueError("--address and --gpus are for --engine ray.")
+        return ThisProcess() if count == 1 else Processes(count)
+    try:
+        from ..embedding.on_ray import RayData
+    except ImportError as error:
+        raise ValueError("--engine ray needs Ray: pip install 'hf-elmo[ray]'.") from error
+    return RayData(count, address, gpus)
 
 
 def summary(report: JobReport, seconds: float) -> str:

@@ -14,7 +14,7 @@ from ..bundled import resolve_model
 from ..configuration_elmo import ElmoConfig
 from ..modeling_elmo import ElmoModel, ElmoScalarMix
 from ..tokenization_elmo import ElmoTokenizer
-from .batching import batches_by_words, computed_in_halves, grouped
+from .batching import batches_by_words, computed_in_halves, grouped, is_out_of_memory
 from .neighbors import NearestWords, Neighbor, Occurrence, find_occurrences, unit_vectors
 from .selection import Layers, Selection
 
@@ -73,7 +73,8 @@ class ElmoEmbedder:
             **options: `revision`, `token`, `cache_dir` and the like, as of `from_pretrained` of transformers.
 
         Raises:
-            ValueError: There is no such model, or it is none of ELMo.
+            ValueError: There is no such model, or it is none of ELMo, or no such device.
+            MemoryError: The device has too little memory for it.
         """
         name = resolve_model(name_or_path)
         check_is_elmo(name, options)
@@ -85,7 +86,13 @@ class ElmoEmbedder:
             raise ValueError(f"The model {name} cannot be loaded: {first_line(error)}") from error
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device), tokenizer, batch_words)
+        try:
+            model = model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            if is_out_of_memory(error):
+                raise MemoryError(f"The model {name} is too large for the memory of {device}.") from error
+            raise ValueError(f"The device {device} cannot be used here: {first_line(error)}") from error
+        return cls(model, tokenizer, batch_words)
 
     @property
     def device(self) -> torch.device:

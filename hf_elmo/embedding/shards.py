@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -134,13 +135,19 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 @contextlib.contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
+def written_aside(path: Path, by_several: bool = False) -> Iterator[Path]:
     """A file under another name that becomes `path`, complete and on the disk, when the block ends.
+
+    Args:
+        path: The file.
+        by_several: Whether others may be writing the same file: a worker that is taken for dead and is not, and the
+            one in its place. Then the other name is new each time, and whoever ends last leaves a whole file.
 
     Raises:
         OutputError: The system did not let us write.
     """
-    aside = path.with_name(path.name + UNFINISHED)
+    mark = f".{secrets.token_hex(4)}" if by_several else ""
+    aside = path.with_name(f"{path.name}{mark}{UNFINISHED}")
     try:
         try:
             yield aside

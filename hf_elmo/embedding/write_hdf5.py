@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .shards import UNFINISHED
 from .write_safetensors import OpenShard, SafetensorsShards
 
-# Beyond this many letters the index of sentences, which HDF5 takes in one piece, is left out.
-MOST_INDEXED = 1 << 30
+# Beyond this many bytes the index of sentences is left out: programs read it in one piece, as an array of NumPy.
+MOST_INDEXED = (1 << 31) - 1
 SENTENCE_TO_INDEX = "sentence_to_index"
 
 
@@ -34,28 +36,51 @@ class Hdf5Format(SafetensorsShards):
 
         columns, layer_axis = self.shape.columns, self.shape.layer_axis
         by_number = self.layout == "allennlp"
-        index = SentenceIndex()
-        with h5py.File(output, "w") as file:
-            for done, path in enumerate(shards, start=1):
-                shard = OpenShard(path)
-                for line, text in enumerate(shard.texts):
-                    number = shard.record.first_line + line
-                    key = str(number) if by_number else tab_key(shard.words[line])
-                    if not by_number and (not shard.words[line] or number in shard.errors or key in file):
-                        continue
-                    dataset = file.create_dataset(
-                        key, data=shard.vectors(line, columns, layer_axis), track_times=False
-                    )
-                    if number in shard.errors:
-                        dataset.attrs["error"] = shard.errors[number]
-                    elif by_number:
-                        index.add(text, key)
-                yield done
-            if by_number and index.fits:
-                dataset = file.create_dataset(
-                    SENTENCE_TO_INDEX, (1,), dtype=h5py.string_dtype("utf-8"), track_times=False
-                )
-                dataset[0] = index.to_json()
+        place = None
+        with SentenceIndex(output.with_name(SENTENCE_TO_INDEX + UNFINISHED)) as index:
+            with h5py.File(output, "w") as file:
+                for done, path in enumerate(shards, start=1):
+                    shard = OpenShard(path)
+                    for line, text in enumerate(shard.texts):
+                        number = shard.record.first_line + line
+                        key = str(number) if by_number else tab_key(shard.words[line])
+                        if not by_number and (not shard.words[line] or number in shard.errors or key in file):
+                            continue
+                        dataset = file.create_dataset(
+                            key, data=shard.vectors(line, columns, layer_axis), track_times=False
+                        )
+                        if number in shard.errors:
+                            dataset.attrs["error"] = shard.errors[number]
+                        elif by_number:
+                            index.add(text, key)
+                    yield done
+                if by_number:
+                    index.finish()
+                    if index.size <= MOST_INDEXED:
+                        place = reserved_text(file, SENTENCE_TO_INDEX, index.size)
+            if place is not None:
+                index.copy_to(output, place)
+
+
+def reserved_text(file: Any, name: str, size: int) -> int:
+    """Makes a dataset of one text of so many bytes, still to be written; returns where it stands in the file.
+
+    HDF5 takes a text in one piece, and this one grows with the corpus, so it is copied into its place instead.
+    """
+    import h5py
+
+    text = h5py.h5t.C_S1.copy()
+    text.set_size(size)
+    text.set_strpad(h5py.h5t.STR_NULLPAD)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties.set_obj_track_times(False)
+    dataset = h5py.h5d.create(file.id, name.encode("ascii"), text, h5py.h5s.create_simple((1,)), properties)
+    place = dataset.get_offset()
+    assert place is not None
+    return int(place)
 
 
 def tab_key(words: list[str]) -> str:
@@ -65,25 +90,40 @@ def tab_key(words: list[str]) -> str:
 
 
 class SentenceIndex:
-    """The text of each line -> its key, as JSON; where a text comes again, a reader of JSON keeps the last key."""
+    """The text of each line -> its key, as JSON in a file; of a text that comes again a reader of JSON keeps the last.
 
-    def __init__(self) -> None:
-        self._entries: list[str] = []
-        self._size = 0
+    Args:
+        path: The file, which is removed at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def __enter__(self) -> SentenceIndex:
+        self._file = self.path.open("w+b")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
 
     def add(self, text: str, key: str) -> None:
-        """Adds a line, while there is room."""
-        self._size += len(text)
-        if self.fits:
-            self._entries.append(f"{json.dumps(text)}: {json.dumps(key)}")
-        else:
-            self._entries.clear()
+        """Adds a line."""
+        self._write(f"{', ' if self.size else '{'}{json.dumps(text)}: {json.dumps(key)}")
 
-    @property
-    def fits(self) -> bool:
-        """Whether the index is small enough to be written."""
-        return self._size <= MOST_INDEXED
+    def finish(self) -> None:
+        """Makes it whole."""
+        self._write("}" if self.size else "{}")
 
-    def to_json(self) -> str:
-        """All of it."""
-        return "{" + ", ".join(self._entries) + "}"
+    def _write(self, text: str) -> None:
+        if self.size <= MOST_INDEXED:
+            self._file.write(text.encode("ascii"))
+            self.size += len(text)
+
+    def copy_to(self, output: Path, place: int) -> None:
+        """Writes all of it into a file, from a place on."""
+        self._file.seek(0)
+        with output.open("r+b") as file:
+            file.seek(place)
+            shutil.copyfileobj(self._file, file, 1 << 20)
