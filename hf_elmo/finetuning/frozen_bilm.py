@@ -15,6 +15,8 @@ from ..embedding.manifest import digest, weights_fingerprint
 from ..modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .layer_rows import Reads, Rows
 
+# The head that reads each row as one text, whatever stands in it.
+WORD_TAGGER = "ElmoForTokenClassification"
 # What decides the layers of a configuration; the rest is about mixes, heads and training.
 BILM_FIELDS = (
     "vocab_size",
@@ -49,6 +51,9 @@ class Bilm:
     def __init__(self, model: ElmoPreTrainedModel | str | os.PathLike[str], batch_words: int | None) -> None:
         if isinstance(model, (str, os.PathLike)):
             model = load_elmo(model)
+            architectures = model.config.architectures or []
+        else:
+            architectures = [type(model).__name__]
         elmo = getattr(model, "base_model", None)
         # A class that came with a folder is another one than ours.
         if getattr(getattr(elmo, "config", None), "model_type", None) != "elmo" or not hasattr(elmo, "encoder"):
@@ -66,8 +71,11 @@ class Bilm:
         self.reads = Reads(
             characters=config.max_characters_per_token,
             begin_sentence=config.begin_sentence_character_id,
+            end_sentence=config.end_sentence_character_id,
+            has_begin=config.bos_token_id is not None,
+            has_end=config.eos_token_id is not None,
             word_ids=config.word_embedding_size is not None,
-            types_are_texts=not config.use_predicate_indicator,
+            pairs=WORD_TAGGER not in architectures,
             layers_size=config.layers_size,
         )
 
@@ -134,7 +142,7 @@ class Bilm:
         lengths = torch.tensor([len(text) for text in texts])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
         where = np.concatenate(texts)
-        inputs = {"input_ids": rows.ids, "word_input_ids": rows.words if self.reads.word_ids else None}
+        inputs = {"input_ids": rows.ids, "word_input_ids": rows.word_ids if self.reads.word_ids else None}
         padded = {
             name: torch.zeros((*mask.shape, *values.shape[1:]), dtype=torch.long)
             for name, values in inputs.items()

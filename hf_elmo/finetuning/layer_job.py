@@ -78,6 +78,7 @@ class LayerJob:
             "shard_words": self.shard_words,
             "batch_words": self.bilm.batch_words_given,
             "precision": str(self.bilm.elmo.dtype).removeprefix("torch."),
+            "pairs": self.bilm.reads.pairs,
             "splits": list(self.splits) if self.has_splits else None,
         }
         return new_manifest(self.bilm.name, self.bilm.fingerprint(), options, torch.get_num_threads())
@@ -193,10 +194,7 @@ class LayerJob:
     def _open_work_folder(self) -> int | None:
         """Makes the folder for the shards, or opens that of an earlier start; returns its lock."""
         self.work.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = hold(self.work)
-        except OSError as error:
-            raise ChangedError(f"{self.output} is being written by another run right now.") from error
+        lock = self._hold(self.work)
         try:
             for leftover in self.work.rglob(f"*{UNFINISHED}"):
                 leftover.unlink()
@@ -273,9 +271,23 @@ class LayerJob:
         try:
             for folder in (self.output, self.work):
                 if read_manifest(folder / MANIFEST) is not None:
+                    lock = self._hold(folder)
                     shutil.rmtree(folder)
+                    if lock is not None:
+                        os.close(lock)
         except OSError as error:
             raise OutputError(f"{self.output} cannot be removed: {reason(error)}.") from error
+
+    def _hold(self, folder: Path) -> int | None:
+        """Locks a folder until the descriptor that is returned is closed.
+
+        Raises:
+            ChangedError: Somebody else has it.
+        """
+        try:
+            return hold(folder)
+        except OSError as error:
+            raise ChangedError(f"{self.output} is being written by another run right now.") from error
 
 
 def is_empty_folder(path: Path) -> bool:

@@ -26,15 +26,21 @@ class Reads:
     Attributes:
         characters: Character ids of a word.
         begin_sentence: The character id that marks `<S>`.
+        end_sentence: The character id that marks `</S>`.
+        has_begin: Whether a head takes the first word of a text for `<S>`.
+        has_end: Whether a head takes the last word of a text for `</S>`.
         word_ids: Whether it reads `word_input_ids`.
-        types_are_texts: Whether `token_type_ids` tell the second text of a pair; a head may read predicates from it.
+        pairs: Whether a row may hold a pair of texts, which are read one by one.
         layers_size: Numbers of all layers of a word, P + 2PL.
     """
 
     characters: int
     begin_sentence: int
+    end_sentence: int
+    has_begin: bool
+    has_end: bool
     word_ids: bool
-    types_are_texts: bool
+    pairs: bool
     layers_size: int
 
 
@@ -47,27 +53,23 @@ class Rows:
         offsets: Where the words of each row begin, and the end: shape (rows + 1,).
         ids: The character ids of all words, shape (words, characters), int32.
         mask: Whether a word is none of padding, shape (words,).
-        words: The word ids, shape (words,), or None.
-        begins: Whether a text begins at a word: with a row, and with the second text of a pair; shape (words,).
+        second: Whether a word is of the second text of a pair, shape (words,).
+        word_ids: The word ids, shape (words,), or None.
     """
 
     table: Any
     offsets: np.ndarray
     ids: np.ndarray
     mask: np.ndarray
-    words: np.ndarray | None
-    begins: np.ndarray
+    second: np.ndarray
+    word_ids: np.ndarray | None
 
     def positions_of_texts(self) -> list[np.ndarray]:
         """For each text the places of its words; padding belongs to none."""
+        texts = 2 * row_of_each_word(self.offsets) + self.second
         words = np.flatnonzero(self.mask)
-        return np.split(words, np.flatnonzero(self.begins[words])[1:]) if len(words) else []
-
-    def second_texts(self) -> np.ndarray:
-        """1 at the words of the second text of a pair, 0 elsewhere, shape (words,), int8."""
-        texts = np.concatenate(([0], np.cumsum(self.begins)))
-        of_row = texts[1:] - np.repeat(texts[self.offsets[:-1]], np.diff(self.offsets))
-        return ((of_row > 1) & self.mask).astype(np.int8)
+        words = words[texts[words].argsort(kind="stable")]
+        return np.split(words, np.flatnonzero(np.diff(texts[words])) + 1) if len(words) else []
 
     def fingerprint(self) -> str:
         """The SHA-256 of all that the rows hold."""
@@ -147,21 +149,50 @@ class Split:
                 )
             ids = values.to_numpy(zero_copy_only=False).astype(np.int32).reshape(-1, characters)
         given = {name: self._numbers(table, name, lengths, first) for name in (MASK, TYPES, WORDS)}
-        marks, types = given[MASK], given[TYPES]
+        marks = given[MASK]
         mask = np.asarray((ids if marks is None else marks[:, np.newaxis]).any(axis=1))
         others = table.drop_columns([IDS])
-        return Rows(others, offsets, ids, mask, given[WORDS], self._begins(offsets, ids, mask, types))
+        second = self._second(offsets, ids, mask, given[TYPES])
+        rows = Rows(others, offsets, ids, mask, second, given[WORDS])
+        self._check_boundaries(rows, first)
+        return rows
 
-    def _begins(self, offsets: np.ndarray, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None) -> np.ndarray:
-        """As of `Rows`."""
-        places = np.flatnonzero(mask)
-        row_of_word = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[places]
-        found = (np.diff(row_of_word, prepend=-1) != 0) | (ids[places, 1] == self.reads.begin_sentence)
-        if types is not None and self.reads.types_are_texts:
-            found |= np.diff(types[places], prepend=0) > 0
-        begins = np.zeros(len(ids), dtype=bool)
-        begins[places] = found
-        return begins
+    def _second(self, offsets: np.ndarray, ids: np.ndarray, mask: np.ndarray, types: np.ndarray | None) -> np.ndarray:
+        """As of `Rows`, told as the heads tell it: by `token_type_ids` or, without these, by another `<S>`."""
+        if not self.reads.pairs:
+            return np.zeros_like(mask)
+        if types is not None:
+            return mask & (types != 0)
+        begins = np.concatenate(([0], np.cumsum(mask & (ids[:, 1] == self.reads.begin_sentence))))
+        return mask & (begins[1:] - np.repeat(begins[offsets[:-1]], np.diff(offsets)) > 1)
+
+    def _check_boundaries(self, rows: Rows, first: int) -> None:
+        """Refuses rows of which a head that has layers alone could not tell where the boundaries are.
+
+        A head takes the first and the last word of each text for them.
+        """
+        texts = rows.positions_of_texts()
+        if not texts:
+            return
+        words, ends = np.concatenate(texts), np.cumsum([len(text) for text in texts])
+        expected = np.zeros(len(words), dtype=bool)
+        expected[np.concatenate(([0], ends[:-1]))] = self.reads.has_begin
+        expected[ends - 1] |= self.reads.has_end
+        found = np.isin(rows.ids[words, 1], [self.reads.begin_sentence, self.reads.end_sentence])
+        wrong = words[found != expected]
+        if not len(wrong):
+            return
+        row = first + int(np.searchsorted(rows.offsets, wrong[0], "right")) - 1
+        if TYPES in rows.table.column_names and rows.second[wrong].any():
+            raise ValueError(
+                f"In row {row} of {self.title} `token_type_ids` do not tell a second text with boundaries of its own: "
+                "where they tell the predicate, give the tagger itself as the model."
+            )
+        raise ValueError(
+            f"In row {row} of {self.title} the boundaries <S> and </S> are not just at the ends of texts, where a "
+            "head looks for them that has layers alone: leave them out of the texts themselves, and tokenize as the "
+            "`bos_token_id` and the `eos_token_id` of the model say, with boundaries or, where they are None, without."
+        )
 
     def _list(self, table: Any, name: str, first: int) -> tuple[np.ndarray, Any]:
         """The lengths of the lists of a column, and their items one after the other."""
@@ -192,7 +223,7 @@ class Split:
 
         kept = {name: feature for name, feature in self.dataset.features.items() if name not in (IDS, LENGTH)}
         kept.setdefault(MASK, List(Value("int8")))
-        if self.reads.types_are_texts:
+        if self.reads.pairs:
             kept.setdefault(TYPES, List(Value("int8")))
         # Array2D is read back without a Python object for each number, or each word.
         layers = Array2D(shape=(None, self.reads.layers_size), dtype=dtype)
@@ -213,7 +244,7 @@ class Split:
         offsets = pa.array(rows.offsets.astype(np.int32))
         columns = {name: rows.table[name] for name in rows.table.column_names if name != LENGTH}
         columns.setdefault(MASK, pa.ListArray.from_arrays(offsets, pa.array(rows.mask.astype(np.int8))))
-        columns.setdefault(TYPES, pa.ListArray.from_arrays(offsets, pa.array(rows.second_texts())))
+        columns.setdefault(TYPES, pa.ListArray.from_arrays(offsets, pa.array(rows.second.astype(np.int8))))
         columns[LENGTH] = pa.array(np.diff(rows.offsets).astype(np.int32))
         of_words = pa.array((np.arange(len(layers) + 1) * self.reads.layers_size).astype(np.int32))
         numbers = pa.ListArray.from_arrays(of_words, pa.array(layers.reshape(-1)))
@@ -225,6 +256,11 @@ class Split:
             for array, field in zip(arrays, schema, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def row_of_each_word(offsets: np.ndarray) -> np.ndarray:
+    """The number of the row of each word."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
 
 
 def sentence_case(text: str) -> str:
