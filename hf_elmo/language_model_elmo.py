@@ -10,7 +10,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
 from .lstm_elmo import State, pack_words
-from .modeling_elmo import NO_LABEL, ElmoModel, ElmoPreTrainedModel, gather_positions, turn_words
+from .modeling_elmo import NO_LABEL, ElmoModel, ElmoPreTrainedModel, gather_positions, select_layers, turn_words
 from .softmax_elmo import ElmoSoftmax
 
 
@@ -270,15 +270,6 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         """How many words a loss draws now, or None for the whole vocabulary."""
         drawn = self.config.num_sampled_words
         return drawn if self.training and drawn is not None and 2 * drawn <= self.num_words else None
-
-
-def select_layers(layers: list[torch.Tensor], wanted: bool | int | list[int]) -> tuple[torch.Tensor | None, ...]:
-    """All layers, or None in the place of those that are not asked for; numbers below 0 count from the end."""
-    if isinstance(wanted, bool):
-        return tuple(layers)
-    numbers = [wanted] if isinstance(wanted, int) else wanted
-    count = len(layers)
-    return tuple(layer if index in numbers or index - count in numbers else None for index, layer in enumerate(layers))
 
 
 __all__ = ["ElmoForPreTraining", "ElmoForPreTrainingOutput"]

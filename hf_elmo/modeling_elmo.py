@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -332,6 +333,20 @@ class ElmoModel(ElmoPreTrainedModel):
         self.post_init()
         self.apply_freezing()
 
+    @property
+    def is_bilm_frozen(self) -> bool:
+        """Whether nothing of the biLM is trained: no weight of its own, and no adapter in it."""
+        parts = (self.embeddings, self.encoder)
+        return not any(parameter.requires_grad for part in parts for parameter in part.parameters())
+
+    def train(self, mode: bool = True) -> "ElmoModel":
+        """As of every module; a frozen biLM stays in evaluation mode."""
+        super().train(mode)
+        if mode and self.is_bilm_frozen:
+            self.embeddings.eval()
+            self.encoder.eval()
+        return self
+
     @capture_outputs(tie_last_hidden_states=False)
     def forward(
         self,
@@ -359,12 +374,21 @@ class ElmoModel(ElmoPreTrainedModel):
             ValueError: When a shape is not as described.
         """
         mask = self._word_mask(input_ids, attention_mask)
-        token_layer, packing = self._embed(input_ids.long(), self._word_ids(word_input_ids, mask), mask)
-        layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
+        word_ids = self._word_ids(word_input_ids, mask)
+        with self._no_gradients(states):
+            token_layer, packing = self._embed(input_ids.long(), word_ids, mask)
+            layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
         representations = self.represent(layers, mask)
         return ElmoModelOutput(last_hidden_state=representations[0], representations=representations, states=states)
 
-    def represent(self, layers: list[torch.Tensor], mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _no_gradients(self, states: State | None) -> AbstractContextManager:
+        """Nothing is kept for a backward pass through a frozen biLM, which takes its fast paths then."""
+        wants_gradient = states is not None and any(state.requires_grad for state in states)
+        if torch.compiler.is_exporting() or wants_gradient or not self.is_bilm_frozen:
+            return nullcontext()
+        return torch.no_grad()
+
+    def represent(self, layers: list[torch.Tensor], mask: torch.Tensor) -> tuple[torch.FloatTensor, ...]:
         """The representations, with their dropout in training.
 
         Args:
@@ -473,6 +497,30 @@ class ElmoModel(ElmoPreTrainedModel):
         return is_enabled("distinct_words") and not any(hooks)
 
 
+def select_layers(layers: list[torch.Tensor], wanted: bool | int | list[int]) -> tuple[torch.Tensor | None, ...]:
+    """All layers, or None in the place of those that are not asked for; numbers below 0 count from the end."""
+    if isinstance(wanted, bool):
+        return tuple(layers)
+    numbers = [wanted] if isinstance(wanted, int) else wanted
+    count = len(layers)
+    return tuple(layer if index in numbers or index - count in numbers else None for index, layer in enumerate(layers))
+
+
+def words_first(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Moves the words of each row to its front, in their order; what is none comes behind them.
+
+    Args:
+        mask: True at words, shape (batch, seq).
+
+    Returns:
+        Which position comes to each place, and to which place each position goes, both (batch, seq).
+    """
+    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    count = mask.sum(dim=1, keepdim=True)
+    places = torch.where(mask, mask.cumsum(dim=1) - 1, count + (~mask).cumsum(dim=1) - 1)
+    return torch.zeros_like(places).scatter(1, places, positions), places
+
+
 def turn_words(mask: torch.Tensor) -> torch.Tensor:
     """The positions (batch, seq) that turn the words of each row round, its padding staying where it is.
 
@@ -480,14 +528,14 @@ def turn_words(mask: torch.Tensor) -> torch.Tensor:
         mask: True at words, shape (batch, seq).
     """
     positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-    words_first = (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+    order, _ = words_first(mask)
     from_the_end = mask.sum(dim=1, keepdim=True) - mask.cumsum(dim=1)
-    return torch.where(mask, words_first.gather(1, from_the_end.clamp(min=0)), positions)
+    return torch.where(mask, order.gather(1, from_the_end.clamp(min=0)), positions)
 
 
 def gather_positions(values: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Values (batch, seq, size) in another order of their positions (batch, seq)."""
-    return values.gather(1, positions[..., None].expand_as(values))
+    """The values (batch, seq, size) at positions (batch, n), shape (batch, n, size)."""
+    return values.gather(1, positions[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def model_classes() -> dict[str, type[ElmoPreTrainedModel]]:

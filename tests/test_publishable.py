@@ -14,6 +14,7 @@ CODE = [
     "character_encoder_elmo.py",
     "character_ids_elmo.py",
     "configuration_elmo.py",
+    "crf_elmo.py",
     "fast_paths_elmo.py",
     "fused_lstm_elmo.py",
     "heads_elmo.py",
@@ -24,6 +25,7 @@ CODE = [
     "packed_weights_elmo.py",
     "pipeline_elmo.py",
     "softmax_elmo.py",
+    "task_network_elmo.py",
     "tokenization_elmo.py",
     "word_cache_elmo.py",
 ]

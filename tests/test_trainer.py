@@ -101,7 +101,7 @@ def test_a_frozen_bilm_stays_as_it_is_while_the_mix_and_the_head_learn(task, tmp
     before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
     trainer.train()
     for name, parameter in trainer.model.named_parameters():
-        if "representations" in name or "classifier" in name:
+        if not name.startswith(("elmo.embeddings.", "elmo.encoder.")):
             assert_far(parameter, before[name], 1e-4, name)
         else:
             assert parameter.grad is None, name
@@ -118,7 +118,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path):
     for name, expected in whole.model.state_dict().items():
         assert_close(resumed.model.state_dict()[name], expected, 1e-6, name)
     trained = [name for name, parameter in resumed.model.named_parameters() if parameter.requires_grad]
-    assert len(trained) == 4
+    assert trained == [name for name, _ in resumed.model.named_parameters() if not name.startswith("elmo.e")]
 
 
 def test_a_checkpoint_is_a_folder_like_any_other(tmp_path):

@@ -21,6 +21,7 @@ TINY_SIZES: dict[str, Any] = {
     "cell_size": 11,
     "num_hidden_layers": 2,
     "num_highway_layers": 1,
+    "task_hidden_size": 7,
 }
 
 SENTENCES = [
