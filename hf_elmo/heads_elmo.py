@@ -327,6 +327,8 @@ class ElmoForTokenClassification(ElmoHead):
         super().__init__(config)
         self.classifier = nn.Linear(self.task_network.size, self.num_labels)
         self.crf = None
+        # With a CRF Trainer weighs accumulated batches by themselves, not by labels: the loss is a mean over texts.
+        self.accepts_loss_kwargs = not config.use_crf
         if config.use_crf:
             names = cast(dict[int, str], config.id2label)
             allowed = None if config.label_scheme is None else constraints(names, config.label_scheme)
@@ -375,7 +377,7 @@ class ElmoForTokenClassification(ElmoHead):
             labels = self._check_labels(labels, words)
             loss = self._finish_loss(self._loss(logits, labels), labels, num_items_in_batch)
         if self.crf is not None and not self.training:
-            logits = self.crf(logits, words).to(logits.dtype)
+            logits = self.crf(logits, words)  # in float32: rounded, the two largest could become equal
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=cast(Any, hidden_states))
 
     def _loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
