@@ -466,7 +466,8 @@ class TestTraining:
         assert all(state.grad_fn is not None for state in states)
 
     def test_dropout_is_only_for_language_models_in_training(self) -> None:
-        config = tiny_config(word_vocab_size=WORDS, bilm_dropout=0.5, representation_dropout=0.0)
+        dropouts = {"bilm_dropout": 0.5, "representation_dropout": 0.0, "task_dropout": 0.0}
+        config = tiny_config(word_vocab_size=WORDS, **dropouts)
         batch = tiny_batch()
         for model_class in (ElmoModel, ElmoForSequenceClassification, ElmoForTokenClassification):
             model = model_class(config).train()
