@@ -2,14 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from .buffers_elmo import buffers
 from .configuration_elmo import ElmoConfig
-from .fast_paths_elmo import is_enabled, is_hooked, is_plain, why_not_direct
+from .fast_paths_elmo import (
+    autocast_type,
+    is_enabled,
+    is_hooked,
+    is_plain,
+    why_not_direct,
+    why_not_opaque,
+    without_autocast,
+)
 from .packed_weights_elmo import PackedWeight, WeightWatch
 from .word_cache_elmo import WordCache, words_of_rows
 
@@ -78,9 +87,13 @@ class ElmoCharacterEncoder(nn.Module):
             or not is_plain(convolution, nn.Conv1d)
         ):
             return convolution(characters.transpose(1, 2)).amax(dim=-1)
-        return nn.functional.linear(
-            windows(characters, convolution), convolution.weight.flatten(1), convolution.bias
-        ).amax(dim=1)
+        seen, weight, bias = windows(characters, convolution), convolution.weight.flatten(1), convolution.bias
+        if not torch.is_grad_enabled() or why_not_opaque() is not None:
+            return nn.functional.linear(seen, weight, bias).amax(dim=1)
+        dtype = autocast_type(seen.device) or weight.dtype
+        with without_autocast(seen.device):
+            largest: torch.Tensor = LargestProduct.apply(seen.to(dtype), weight.to(dtype))
+            return largest if bias is None else largest + bias.to(dtype)
 
     def _forward_without_gradients(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None) -> torch.Tensor:
         """`forward` over packed weights, in fewer passes over the memory."""
@@ -128,7 +141,7 @@ class ElmoCharacterEncoder(nn.Module):
             empty = character_ids.new_zeros(0, self.output_size, dtype=self.character_embeddings.weight.dtype)
             return empty, character_ids.new_zeros(0)
         rows = character_ids if word_ids is None else torch.cat([character_ids, word_ids[:, None]], dim=-1)
-        rows, occurrences = torch.unique(rows, dim=0, return_inverse=True)
+        rows, occurrences = distinct_rows(rows)
         if self.why_not_direct() is not None:
             return self._encode(rows, character_ids.shape[1], self), occurrences
         generation = self._refresh()
@@ -182,6 +195,49 @@ class ElmoCharacterEncoder(nn.Module):
         ):
             return "the token layer is not made of plain modules (an adapter, a hook, an offloaded layer)"
         return why_not_direct(self.character_embeddings.weight.device)
+
+
+class LargestProduct(torch.autograd.Function):
+    """The largest product of each filter (filters, size) over the windows (words, places, size): (words, filters).
+
+    The gradient goes to the first place that has it, as AllenNLP's does. `amax` would divide it among all that have
+    it, which takes several passes over the products. Where windows are equal both give the parameters the same.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, seen: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Finds the values, and the places for the backward pass."""
+        words, places, _ = seen.shape
+        products = buffers.empty((words, places, len(weight)), seen)
+        torch.mm(seen.flatten(0, 1), weight.T, out=products.flatten(0, 1))
+        largest = products.amax(dim=1, keepdim=True)
+        # The index that `max` would give takes three times as long.
+        descending = torch.arange(places, 0, -1, device=seen.device)
+        descending = descending.to(torch.uint8 if places < 256 else torch.int32)[:, None]
+        highest = ((products == largest) * descending).amax(dim=1, keepdim=True)
+        first = (places - highest.long()).clamp_(max=places - 1)  # none is the largest where one is no number
+        ctx.save_for_backward(seen, weight, first)
+        return largest.squeeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Brings the gradient to the places, by operations that have gradients themselves."""
+        seen, weight, first = ctx.saved_tensors
+        shape = (*seen.shape[:2], len(weight))
+        of_products = seen.new_zeros(shape) if torch.is_grad_enabled() else buffers.empty(shape, seen).zero_()
+        of_products = of_products.scatter_(1, first, gradients[0].unsqueeze(1)).flatten(0, 1)
+        return (of_products @ weight).view_as(seen), of_products.T @ seen.flatten(0, 1)
+
+
+def distinct_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct ones of rows of ids (n, columns), and for each row its place among them, shape (n,)."""
+    if rows.device.type != "cpu":
+        return torch.unique(rows, dim=0, return_inverse=True)
+    words, first = words_of_rows(rows, int(rows.max())), dict[bytes, int]()
+    for number, word in enumerate(words):
+        first.setdefault(word, number)
+    places = {word: place for place, word in enumerate(first)}
+    return rows[list(first.values())], torch.tensor([places[word] for word in words])
 
 
 def windows(characters: torch.Tensor, convolution: nn.Conv1d) -> torch.Tensor:

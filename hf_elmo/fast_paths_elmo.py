@@ -6,17 +6,19 @@ path takes over.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
 
 FAST_PATHS = {
     "fused_recurrence": "The LSTM's steps in few passes over their memory, with one product for all weight gradients.",
+    "reused_buffers": "Memory of a training step kept for the next one, until a call without gradients.",
     "packed_weights": "Weight matrices laid out again for oneDNN's kernels, at the cost of their memory once more.",
-    "convolutions_as_products": "The character convolutions as matrix products over windows.",
+    "convolutions_as_products": "The character convolutions as matrix products over windows, maxima by their places.",
     "distinct_words": "The first layer's input product for each distinct word once.",
     "word_cache": "Vectors of the token layer kept from call to call while its weights stay as they are.",
 }
@@ -87,8 +89,11 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 def why_not_direct(device: torch.device) -> str | None:
     """Why weights may not be used past their modules and past the dispatch of operations now, or None."""
-    if torch.is_autocast_enabled(device.type):
-        return "autocast chooses the types of the products"
+    return "autocast chooses the types of the products" if autocast_type(device) is not None else why_not_opaque()
+
+
+def why_not_opaque() -> str | None:
+    """Why operations may not be hidden in one that has a backward pass of its own now, or None."""
     try:
         is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
         is_transformed = is_transformed or torch.autograd.forward_ad._current_level >= 0
@@ -99,4 +104,26 @@ def why_not_direct(device: torch.device) -> str | None:
     return None
 
 
-__all__ = ["FAST_PATHS", "is_enabled", "is_hooked", "is_plain", "why_not_direct", "without_fast_paths"]
+def autocast_type(device: torch.device) -> torch.dtype | None:
+    """The type that autocast gives the products on a device, or None where it is off."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Leaves the types of the products under `with` as they are."""
+    return nullcontext() if autocast_type(device) is None else torch.autocast(device.type, enabled=False)
+
+
+__all__ = [
+    "FAST_PATHS",
+    "autocast_type",
+    "is_enabled",
+    "is_hooked",
+    "is_plain",
+    "why_not_direct",
+    "why_not_opaque",
+    "without_autocast",
+    "without_fast_paths",
+]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from .fast_paths_elmo import is_enabled, is_plain, why_not_direct
+from .fast_paths_elmo import autocast_type, is_enabled, is_plain, why_not_opaque, without_autocast
 from .fused_lstm_elmo import PackedWeights, Weights, fused_walk
 from .lstm_steps_elmo import Clips, State, WalkedWords, cell_step, clipped, walk
 
@@ -124,7 +124,7 @@ class ElmoLstm(nn.Module):
                 return f"{name} is no plain Linear (an adapter, a hook, a quantised or offloaded layer)"
         if len({(linear.weight.dtype, linear.weight.device) for linear in linears.values()}) > 1:
             return "the weights differ in type or device"
-        return why_not_direct(self.projection.weight.device)
+        return why_not_opaque()
 
 
 def run_lstm(
@@ -198,13 +198,27 @@ def lstm_over_packed_words(
     distinct = packing.distinct_words and (packing.distinct_words[0], packing.distinct_words[1][order])
     words = WalkedWords(inputs.reshape(batch * length, size)[order], packing.batch_sizes, distinct)
     state = (state[0][packing.rows], state[1][packing.rows])
-    if lstm.why_not_fused() is None and inputs.dtype == state[1].dtype == lstm.projection.weight.dtype:
-        outputs, state = fused_walk(lstm.weights(), lstm.packed, lstm.clips, words, state)
+    dtype = _type_of_products(lstm, inputs, state) if lstm.why_not_fused() is None else None
+    if dtype is not None:
+        with without_autocast(inputs.device):
+            outputs, state = fused_walk(
+                lstm.weights(), lstm.packed, lstm.clips, words.to(dtype), (state[0].to(dtype), state[1]), dtype
+            )
     else:
         lstm.packed.drop()
         outputs, state = walk(lstm.input_gates, lstm.recurrent_gates, lstm.projection, lstm.clips, words, state)
     rows = packing.rows.argsort()
-    padded = inputs.new_zeros(batch * length, size)
+    padded = outputs.new_zeros(batch * length, size)
     if len(order):
         padded = padded.index_copy(0, order, outputs)
     return padded.view(batch, length, size), (state[0][rows], state[1][rows])
+
+
+def _type_of_products(lstm: ElmoLstm, inputs: torch.Tensor, state: State) -> torch.dtype | None:
+    """The type that all products are to have, autocast's where it is on, or None where types are mixed otherwise."""
+    own = lstm.projection.weight.dtype
+    by_autocast = autocast_type(inputs.device)
+    if by_autocast is None:
+        return own if inputs.dtype == state[1].dtype == own else None
+    # autocast leaves double precision alone
+    return None if torch.float64 in (own, inputs.dtype, state[0].dtype, state[1].dtype) else by_autocast

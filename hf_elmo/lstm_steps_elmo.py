@@ -42,14 +42,18 @@ class WalkedWords:
     batch_sizes: list[int]
     distinct: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def blocks(self) -> Iterator[tuple["WalkedWords", int]]:
-        """Successive steps with at most `INPUT_PRODUCT_WORDS` words together, and the place of their first word."""
+    def to(self, dtype: torch.dtype) -> "WalkedWords":
+        """The words in a type of numbers."""
+        distinct = self.distinct and (self.distinct[0].to(dtype), self.distinct[1])
+        return WalkedWords(self.vectors.to(dtype), self.batch_sizes, distinct)
+
+    def blocks(self, size: int | None = None) -> Iterator[tuple["WalkedWords", int]]:
+        """Successive steps with at most so many words together, and the place of their first word."""
+        size = INPUT_PRODUCT_WORDS if size is None else size
         start, first = 0, 0
         while start < len(self.batch_sizes):
             stop, count = start, 0
-            while stop < len(self.batch_sizes) and (
-                stop == start or count + self.batch_sizes[stop] <= INPUT_PRODUCT_WORDS
-            ):
+            while stop < len(self.batch_sizes) and (stop == start or count + self.batch_sizes[stop] <= size):
                 count += self.batch_sizes[stop]
                 stop += 1
             yield self._part(slice(first, first + count), self.batch_sizes[start:stop]), first

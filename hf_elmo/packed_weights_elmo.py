@@ -95,15 +95,15 @@ def tanh(values: torch.Tensor) -> torch.Tensor:
     return values.tanh()
 
 
-def why_not_packable(weight: torch.Tensor) -> str | None:
-    """Why a matrix gets no packed copy, or None where it gets one."""
+def why_not_packable(weight: torch.Tensor, dtype: torch.dtype | None = None) -> str | None:
+    """Why a matrix gets no packed copy, in its own type or another, or None where it gets one."""
     if not is_enabled("packed_weights"):
         return "packed weights are switched off"
     if weight.device.type != "cpu":
         return "packed weights are for the CPU"
     if weight.numel() < SMALLEST_MATRIX:
         return "the matrices are too small for it to pay"
-    return why_not_packed(weight.dtype)
+    return why_not_packed(dtype or weight.dtype)
 
 
 class WeightWatch:
@@ -154,21 +154,27 @@ class PackedWeight:
         """Whether there is a copy."""
         return self._packed is not None
 
-    def update(self, weight: torch.Tensor) -> None:
-        """Makes the copy one of the weight (out, in) as it is now, or drops it where it cannot be used."""
-        if why_not_packable(weight) is not None:
+    def update(self, weight: torch.Tensor, dtype: torch.dtype | None = None) -> None:
+        """Makes the copy one of the weight (out, in) as it is now, or drops it where it cannot be used.
+
+        Args:
+            weight: The weight.
+            dtype: The type of the copy, by default that of the weight.
+        """
+        if why_not_packable(weight, dtype) is not None:
             self._packed = None
         else:
             with self._watch.lock:
-                self.renew(weight, self._watch.have_changed(weight))
+                self.renew(weight, self._watch.have_changed(weight), dtype)
 
-    def renew(self, weight: torch.Tensor, has_changed: bool) -> None:
+    def renew(self, weight: torch.Tensor, has_changed: bool, dtype: torch.dtype | None = None) -> None:
         """`update` where the weight is watched already."""
-        if why_not_packable(weight) is not None:
+        dtype = dtype or weight.dtype
+        if why_not_packable(weight, dtype) is not None:
             self._packed = None
-        elif has_changed or self._packed is None:
+        elif has_changed or self._packed is None or self._packed.dtype != dtype:
             self._packed = None  # before the new one is made: never two at a time
-            self._packed = _pack(weight)
+            self._packed = _pack(weight.to(dtype))
 
     def drop(self) -> None:
         """Frees the copy."""
@@ -185,7 +191,7 @@ class PackedWeight:
 
         Args:
             inputs: Shape (rows, in).
-            weight: Shape (out, in).
+            weight: Shape (out, in), of the type of the inputs or, where there is a copy, of any.
             bias: Shape (out,), or None.
             limit: The bound that the result is clipped to, or None.
 
@@ -193,8 +199,8 @@ class PackedWeight:
             New memory of shape (rows, out).
         """
         packed = self._packed
-        if packed is None:
-            product = nn.functional.linear(inputs, weight, bias)
+        if packed is None or packed.dtype != inputs.dtype:  # another thread may want another type
+            product = nn.functional.linear(inputs, weight.to(inputs.dtype), bias)
         else:
             product = _packed_product(inputs, packed, bias)
         # oneDNN could clip too, but makes a bound of what is no number.

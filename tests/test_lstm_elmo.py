@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_elmo import lstm_steps_elmo
+from hf_elmo import fused_lstm_elmo, lstm_steps_elmo
 from hf_elmo.lstm_elmo import ElmoLstm, lstm_over_mask, lstm_over_packed_words, pack_words, run_lstm
 from tests.assertions import assert_close, assert_far, assert_identical
 
@@ -75,6 +75,7 @@ def test_packed_words_give_what_the_reference_gives_forward_and_backward(mask, c
 @pytest.mark.parametrize("words_at_once", [1, 2, 5, 1000])
 def test_how_many_words_enter_the_input_product_at_once_changes_nothing(monkeypatch, words_at_once):
     monkeypatch.setattr(lstm_steps_elmo, "INPUT_PRODUCT_WORDS", words_at_once)
+    monkeypatch.setattr(fused_lstm_elmo, "BLOCK_WORDS", words_at_once)
     assert_paths_agree(make_lstm(), torch.tensor(MASKS["padding between"], dtype=torch.bool), False)
 
 
