@@ -39,6 +39,8 @@ class Workload:
         growth_words: Words for each run of the growth in words.
         growth_batches: Sentences a batch -> sentences, for the growth of batches.
         growth_lengths: Words of a sentence -> batches of 8 sentences, for the growth of sentences.
+        tuned: Sentences of a training on a frozen biLM.
+        tuned_epochs: Epochs of it with layers that were computed before; with the full forward it is one.
         gpu_sentences: Sentences of a run on a GPU.
     """
 
@@ -55,6 +57,8 @@ class Workload:
     growth_lengths: Mapping[int, int] = field(
         default_factory=lambda: {10: 13, 30: 5, 100: 2, 300: 1, 1000: 1, 2000: 1}
     )
+    tuned: int = 256
+    tuned_epochs: int = 4
     gpu_sentences: int = 512
 
 
@@ -70,6 +74,8 @@ QUICK = Workload(
     growth_words=(200, 800),
     growth_batches={1: 8, 16: 32},
     growth_lengths={10: 2, 100: 1},
+    tuned=32,
+    tuned_epochs=2,
     gpu_sentences=16,
 )
 """Tries everything; its figures mean little."""

@@ -12,11 +12,12 @@ from bench import ALLENNLP, BFLOAT16, CUDNN, INT8, OURS, SIMPLE_ELMO, Bench, Not
 from gradients import largest_relative_differences
 from processes import Worker
 from products import KINDS
-from sentences import Sentence, count_words, take_words
+from sentences import Sentence, batches, count_words, take_words
 
 from hf_elmo import ElmoConfig
 
 BATCH, FEW, TRAINED_WORDS, LONG_BATCH = 32, 4, 20, 8
+STORED, FULL = "precomputed", "full forward"
 Result = dict[str, Any]
 
 
@@ -190,6 +191,37 @@ def measure_small_training_step(bench: Bench) -> Result:
     return measure_training(bench, bench.workload.small_size, OURS, ALLENNLP)
 
 
+def measure_precomputed(bench: Bench) -> Result:
+    """Training of a tagger on a frozen biLM: an epoch with the full forward, and with layers from the disk."""
+    worker, count = bench.worker(OURS), bench.workload.tuned
+    options = {"batch_size": BATCH, "epochs": bench.workload.tuned_epochs}
+    sentences = bench.text.short_lines(BATCH + bench.workload.repeats * count)
+    worker.ask("fine_tuning", sentences=sentences[:BATCH], **options)
+    parts = batches(sentences[BATCH:], count)
+    answers = [worker.ask("fine_tuning", sentences=part, **options) for part in parts]
+    words = [count_words(part) for part in parts]
+    heads: Result = {
+        head: compare(words, {way: [answer["seconds"][head][way] for answer in answers] for way in (STORED, FULL)})
+        for head in answers[0]["seconds"]
+    }
+    first, *others = heads
+    speeds = {
+        f"{what}_words_per_second": median(
+            number / answer[what] for number, answer in zip(words, answers, strict=True)
+        )
+        for what in ("computing", "reading")
+    }
+    stored = median(answer["bytes"] / number for number, answer in zip(words, answers, strict=True))
+    return {
+        **heads[first],
+        "head": first,
+        "heads": {head: heads[head] for head in others},
+        **speeds,
+        "bytes_a_word": stored,
+        **options,
+    }
+
+
 def measure_tokenizer(bench: Bench) -> Result:
     """Words to character ids."""
     repeats = bench.workload.repeats + 2
@@ -346,6 +378,12 @@ MEASUREMENTS = {
         Measurement("training", "training step", measure_training_step, goals={f"ratios.{ALLENNLP}": 4}),
         Measurement(
             "training-small", "training step, small size", measure_small_training_step, goals={f"ratios.{ALLENNLP}": 4}
+        ),
+        Measurement(
+            "precomputed",
+            "fine-tuning with layers computed once",
+            measure_precomputed,
+            goals={f"ratios.{FULL}": 10},
         ),
         Measurement(
             "tokenizer", "words to character ids", measure_tokenizer, goals={f"words_per_second.{OURS}": 2_000_000}

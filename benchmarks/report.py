@@ -126,6 +126,14 @@ def notes(measured: Results) -> list[str]:
             f"In sorted batches the matrix products alone, with PyTorch's fastest kernels, take "
             f"{measured['corpus']['product_share']:.0%} of the time."
         )
+    if "precomputed" in measured:
+        stored = measured["precomputed"]
+        speeds = stored["words_per_second"]
+        lines.append(
+            f"A tagger with a {stored['head']} on a frozen biLM trains on {number(speeds['full forward'])} words a "
+            f"second, and on {number(speeds['precomputed'])} with layers that were computed once "
+            f"({stored['ratios']['full forward']:.1f} times as many)."
+        )
     if "loading" in measured and "peak_over_weights" in measured["loading"]["sides"][OURS]:
         ours = measured["loading"]["sides"][OURS]
         lines.append(

@@ -56,6 +56,8 @@ class HfElmo(TorchSide):
         super().__init__(PRECISIONS[precision](folder, **options), device, training)
         self.tokenizer = ElmoTokenizer.from_pretrained(folder)
         self.timer = ProductTimer(self.model.dtype)
+        self.folder = folder
+        self.fine_tuning: Any = None
         self.versions["hf_elmo"] = version("hf_elmo")
 
     def tokenize(self, sentences: list[Sentence]) -> Any:
@@ -115,6 +117,14 @@ class HfElmo(TorchSide):
             distinct = len({word for sentence in batch for word in sentence}) + 2
             products += lstm_products(config, [len(sentence) + 2 for sentence in batch], distinct)
         return products
+
+    def do_fine_tuning(self, sentences: list[Sentence], batch_size: int, epochs: int) -> dict[str, Any]:
+        """As of `FineTuning.measure`; the taggers stay from call to call."""
+        from fine_tuning import FineTuning
+
+        if self.fine_tuning is None:
+            self.fine_tuning = FineTuning(self.folder, self.model, self.tokenizer)
+        return self.fine_tuning.measure(sentences, batch_size, epochs)
 
     def do_tokenizer(self, lines: list[Sentence], repeats: int, batch_size: int) -> dict[str, Any]:
         """Words a second from words or text to character ids: the median of several runs of each way."""

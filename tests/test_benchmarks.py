@@ -254,3 +254,18 @@ def test_beside_allennlp_vectors_and_gradients_are_the_same(work: Path) -> None:
     assert gradients["float64"]["largest"] < 1e-9
     assert gradients["float32"]["median"] < 1e-4
     assert gradients["float32"]["parameters"] == len(gradients["float32"]["all"]) == 29
+
+
+def test_a_training_with_layers_computed_once_is_measured_beside_the_full_one(work: Path, tmp_path: Path) -> None:
+    from report import notes
+
+    entry = measure(work, "precomputed")["precomputed"]
+    for speeds in (entry["words_per_second"], entry["heads"]["linear"]["words_per_second"]):
+        assert speeds.keys() == {"precomputed", "full forward"}
+        assert min(speeds.values()) > 0
+    assert entry["reading_words_per_second"] > 0
+    # P + 2PL numbers of two bytes for a tiny model, and little more.
+    config = json.loads((work / "checkpoints" / "tiny" / "converted" / "config.json").read_text())
+    size = 2 * config["projection_size"] * (1 + 2 * config["num_hidden_layers"])
+    assert size < entry["bytes_a_word"] < size + 50
+    assert "A tagger with a BiLSTM on a frozen biLM trains on" in notes({"precomputed": entry})[0]
