@@ -195,7 +195,7 @@ def measure_precomputed(bench: Bench) -> Result:
     """Training of a tagger on a frozen biLM: an epoch with the full forward, and with layers from the disk."""
     worker, count = bench.worker(OURS), bench.workload.tuned
     options = {"batch_size": BATCH, "epochs": bench.workload.tuned_epochs}
-    sentences = bench.text.short_lines(BATCH + bench.workload.repeats * count)
+    sentences = bench.text.sentences()[: BATCH + bench.workload.repeats * count]
     worker.ask("fine_tuning", sentences=sentences[:BATCH], **options)
     parts = batches(sentences[BATCH:], count)
     answers = [worker.ask("fine_tuning", sentences=part, **options) for part in parts]
