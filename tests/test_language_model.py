@@ -556,7 +556,7 @@ class TestTraining:
         model = language_model(bilm_dropout=0.0).train()
         batch = labelled()
         optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=0.05)
-        for _ in range(80):
+        for _ in range(120):
             optimizer.zero_grad()
             loss = model(**batch).loss
             loss.backward()
