@@ -2,19 +2,22 @@
 
 `run_lstm` is the one function through which the model runs its recurrence. Behind it are ways that give the same
 numbers, forward and backward: `lstm_over_mask`, the plain reference, which walks over every position of a padded
-batch, and `lstm_over_packed_words`, which walks over the words alone, longest rows first, either by the equations as
+batch, and `lstms_over_packed_words`, which walks over the words alone, longest rows first, either by the equations as
 they stand in `lstm_steps_elmo` or by the fewer passes of `fused_lstm_elmo`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from .fast_paths_elmo import autocast_type, is_enabled, is_plain, why_not_opaque, without_autocast
-from .fused_lstm_elmo import PackedWeights, Weights, fused_walk
+from .fused_lstm_elmo import Direction, PackedWeights, Weights, fused_walk
 from .lstm_steps_elmo import Clips, State, WalkedWords, cell_step, clipped, walk
 
+# Weights that are read at each step, up to which both directions walk side by side on the CPU.
+SIDE_BY_SIDE_BYTES = 16 << 20
 # A step's state and output. A name, because strict export cannot trace `tuple[...]` beside an inner function.
 Stepped = tuple[State, torch.Tensor]
 
@@ -149,10 +152,35 @@ def run_lstm(
         The outputs, shape (batch, seq, P), 0 where there is no word; and each row's state after its last word.
     """
     if packing is not None:
-        return lstm_over_packed_words(lstm, inputs, state, reverse, packing)
+        return lstms_over_packed_words([lstm], [inputs], [state], [reverse], packing)[0]
     if torch.compiler.is_exporting():
         return _scanned_lstm_over_mask(lstm, inputs, mask, state, reverse)
     return lstm_over_mask(lstm, inputs, mask, state, reverse)
+
+
+def run_lstms(
+    lstms: Sequence[ElmoLstm],
+    inputs: Sequence[torch.Tensor],
+    mask: torch.Tensor,
+    states: Sequence[State],
+    packing: Packing | None = None,
+) -> list[tuple[torch.Tensor, State]]:
+    """`run_lstm` for both directions of a layer, which walk side by side where that is faster.
+
+    Args:
+        lstms: The forward and the backward LSTM.
+        inputs: The word vectors of each, shape (batch, seq, P).
+        mask: True at words, shape (batch, seq).
+        states: Output and cell of each.
+        packing: As of `run_lstm`.
+
+    Returns:
+        For each what `run_lstm` returns.
+    """
+    if packing is not None:
+        return lstms_over_packed_words(lstms, inputs, states, (False, True), packing)
+    each = zip(lstms, inputs, states, (False, True), strict=True)
+    return [run_lstm(lstm, words, mask, state, reverse) for lstm, words, state, reverse in each]
 
 
 def lstm_over_mask(
@@ -188,34 +216,57 @@ def _scanned_lstm_over_mask(
 
 
 @torch.compiler.disable
-def lstm_over_packed_words(
-    lstm: ElmoLstm, inputs: torch.Tensor, state: State, reverse: bool, packing: Packing
-) -> tuple[torch.Tensor, State]:
-    """`run_lstm` without work on padding: a step computes the rows that still have a word."""
-    batch, length, size = inputs.shape
-    packing = packing.to(inputs.device)
-    order = packing.backward_order if reverse else packing.forward_order
-    distinct = packing.distinct_words and (packing.distinct_words[0], packing.distinct_words[1][order])
-    words = WalkedWords(inputs.reshape(batch * length, size)[order], packing.batch_sizes, distinct)
-    state = (state[0][packing.rows], state[1][packing.rows])
-    dtype = _type_of_products(lstm, inputs, state) if lstm.why_not_fused() is None else None
-    if dtype is not None:
-        with without_autocast(inputs.device):
-            outputs, state = fused_walk(
-                lstm.weights(), lstm.packed, lstm.clips, words.to(dtype), (state[0].to(dtype), state[1]), dtype
-            )
+def lstms_over_packed_words(
+    lstms: Sequence[ElmoLstm],
+    inputs: Sequence[torch.Tensor],
+    states: Sequence[State],
+    reverse: Sequence[bool],
+    packing: Packing,
+) -> list[tuple[torch.Tensor, State]]:
+    """`run_lstm` for each direction, without work on padding: a step computes the rows that still have a word."""
+    batch, length, size = inputs[0].shape
+    packing = packing.to(inputs[0].device)
+    orders = [packing.backward_order if is_reverse else packing.forward_order for is_reverse in reverse]
+    types = {_type_of_products(*given) for given in zip(lstms, inputs, states, strict=True)}
+    dtype = types.pop() if len(types) == 1 else None
+    directions = []
+    for lstm, words, state, order in zip(lstms, inputs, states, orders, strict=True):
+        distinct = packing.distinct_words and (packing.distinct_words[0], packing.distinct_words[1][order])
+        walked = WalkedWords(words.reshape(batch * length, size)[order], packing.batch_sizes, distinct)
+        directions.append((lstm, walked, (state[0][packing.rows], state[1][packing.rows])))
+    if dtype is None:
+        results = []
+        for lstm, walked, state in directions:
+            lstm.packed.drop()
+            results.append(walk(lstm.input_gates, lstm.recurrent_gates, lstm.projection, lstm.clips, walked, state))
     else:
-        lstm.packed.drop()
-        outputs, state = walk(lstm.input_gates, lstm.recurrent_gates, lstm.projection, lstm.clips, words, state)
+        with without_autocast(inputs[0].device):
+            cast = [
+                Direction(lstm.weights(), lstm.packed, walked.to(dtype), (state[0].to(dtype), state[1]))
+                for lstm, walked, state in directions
+            ]
+            together = [cast] if _stay_in_the_cache(cast, dtype) else [[direction] for direction in cast]
+            results = [result for some in together for result in fused_walk(some, lstms[0].clips, dtype)]
     rows = packing.rows.argsort()
-    padded = outputs.new_zeros(batch * length, size)
-    if len(order):
-        padded = padded.index_copy(0, order, outputs)
-    return padded.view(batch, length, size), (state[0][rows], state[1][rows])
+    found = []
+    for order, (outputs, state) in zip(orders, results, strict=True):
+        padded = outputs.new_zeros(batch * length, size)
+        if len(order):
+            padded = padded.index_copy(0, order, outputs)
+        found.append((padded.view(batch, length, size), (state[0][rows], state[1][rows])))
+    return found
+
+
+def _stay_in_the_cache(directions: list[Direction], dtype: torch.dtype) -> bool:
+    """Whether the weights of all directions stay in the cache from step to step: else one walks after the other."""
+    numbers = sum(d.weights.recurrent.numel() + d.weights.projection.numel() for d in directions)
+    return directions[0].words.vectors.device.type != "cpu" or numbers * dtype.itemsize <= SIDE_BY_SIDE_BYTES
 
 
 def _type_of_products(lstm: ElmoLstm, inputs: torch.Tensor, state: State) -> torch.dtype | None:
-    """The type that all products are to have, autocast's where it is on, or None where types are mixed otherwise."""
+    """The type that all products of the fused walk have, autocast's where it is on, or None for the plain walk."""
+    if lstm.why_not_fused() is not None:
+        return None
     own = lstm.projection.weight.dtype
     by_autocast = autocast_type(inputs.device)
     if by_autocast is None:

@@ -17,7 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .character_encoder_elmo import ElmoCharacterEncoder, ElmoHighway
 from .configuration_elmo import ElmoConfig
 from .fast_paths_elmo import is_enabled
-from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstm
+from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstms
 from .softmax_elmo import ElmoSoftmax
 
 # The label of a word that is no target, as everywhere in transformers.
@@ -90,15 +90,9 @@ class ElmoLayer(GradientCheckpointingLayer):
         if dropout and self.training:
             hidden_states = nn.functional.dropout(hidden_states, dropout)
             packing = packing and packing.without_distinct_words()
-        outputs: list[torch.Tensor] = []
-        finals: list[State] = []
-        parts = zip(hidden_states.chunk(2, -1), hidden.chunk(2, -1), cell.chunk(2, -1), strict=True)
-        for lstm, (inputs, *state) in zip((self.forward_lstm, self.backward_lstm), parts, strict=True):
-            output, final = run_lstm(
-                lstm, inputs, mask, (state[0], state[1]), reverse=lstm is self.backward_lstm, packing=packing
-            )
-            outputs.append(output)
-            finals.append(final)
+        states = list(zip(hidden.chunk(2, -1), cell.chunk(2, -1), strict=True))
+        lstms = (self.forward_lstm, self.backward_lstm)
+        outputs, finals = zip(*run_lstms(lstms, hidden_states.chunk(2, -1), mask, states, packing), strict=True)
         output = torch.cat(outputs, dim=-1)
         if self.has_skip_connection:
             output = output + hidden_states

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_elmo import fused_lstm_elmo, lstm_steps_elmo
-from hf_elmo.lstm_elmo import ElmoLstm, lstm_over_mask, lstm_over_packed_words, pack_words, run_lstm
+from hf_elmo import fused_lstm_elmo, lstm_elmo, lstm_steps_elmo
+from hf_elmo.lstm_elmo import ElmoLstm, lstm_over_mask, pack_words, run_lstm, run_lstms
 from tests.assertions import assert_close, assert_far, assert_identical
 
 MASKS = {
@@ -20,8 +20,10 @@ MASKS = {
 CLIPS = [(0.4, 0.2), (None, 0.2), (0.4, None), (None, None)]
 
 
-def make_lstm(projection: int = 5, cell: int = 7, clips: tuple[float | None, float | None] = CLIPS[0]) -> ElmoLstm:
-    torch.manual_seed(0)
+def make_lstm(
+    projection: int = 5, cell: int = 7, clips: tuple[float | None, float | None] = CLIPS[0], seed: int = 0
+) -> ElmoLstm:
+    torch.manual_seed(seed)
     lstm = ElmoLstm(projection, cell, *clips).double()
     for parameter in lstm.parameters():
         torch.nn.init.normal_(parameter)
@@ -84,9 +86,8 @@ def test_padding_is_never_read_over_packed_words():
     mask = torch.tensor(MASKS["padding between"], dtype=torch.bool)
     words, state = make_inputs(lstm, mask)
     expected, _ = lstm_over_mask(lstm, words, mask, state, False)
-    outputs, _ = lstm_over_packed_words(
-        lstm, words.masked_fill(~mask[..., None], torch.nan), state, False, pack_words(mask)
-    )
+    unread = words.masked_fill(~mask[..., None], torch.nan)
+    outputs, _ = run_lstm(lstm, unread, mask, state, False, pack_words(mask))
     assert_close(outputs, expected, 1e-12)
 
 
@@ -128,3 +129,31 @@ def test_one_step_is_the_equations_of_the_paper():
     hidden, cell = lstm.step(lstm.input_gates(x), h, c)
     assert_close(hidden, new_hidden, 1e-15)
     assert_close(cell, new_cell, 1e-15)
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_both_directions_give_what_each_gives_alone(monkeypatch, mask, side_by_side):
+    monkeypatch.setattr(lstm_elmo, "SIDE_BY_SIDE_BYTES", 1 << 20 if side_by_side else 0)
+    lstms, mask = [make_lstm(seed=seed) for seed in (0, 1)], torch.tensor(mask, dtype=torch.bool)
+    given = [make_inputs(lstm, mask) for lstm in lstms]
+    words, states = [words for words, _ in given], [state for _, state in given]
+    packing = pack_words(mask)
+    alone = [run_lstm(lstms[at], words[at], mask, states[at], bool(at), packing) for at in range(2)]
+    for together in (run_lstms(lstms, words, mask, states, packing), run_lstms(lstms, words, mask, states)):
+        for (ours, final), (expected, expected_final) in zip(together, alone, strict=True):
+            for one, other in zip((ours, *final), (expected, *expected_final), strict=True):
+                assert_close(one, other, 1e-12)
+
+
+def test_directions_that_differ_in_what_they_allow_walk_both():
+    lstms, mask = [make_lstm(seed=seed) for seed in (0, 1)], torch.tensor(MASKS["padding between"], dtype=torch.bool)
+    given = [make_inputs(lstm, mask) for lstm in lstms]
+    words, states = [words for words, _ in given], [state for _, state in given]
+    expected = run_lstms(lstms, words, mask, states, pack_words(mask))
+    seen = []
+    lstms[1].projection.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    found = run_lstms(lstms, words, mask, states, pack_words(mask))
+    assert seen
+    for (ours, _), (theirs, _) in zip(found, expected, strict=True):
+        assert_close(ours, theirs, 1e-12)
