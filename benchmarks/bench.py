@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +35,7 @@ class Workload:
         single: Sentences of a run one at a time.
         corpus_words: Words of a run over a corpus.
         corpus_batch: Sentences of a batch there.
+        embedded_words: Words of the corpus that goes into a file.
         tokenized_lines: Lines of text for the tokenizer.
         growth_words: Words for each run of the growth in words.
         growth_batches: Sentences a batch -> sentences, for the growth of batches.
@@ -51,6 +52,7 @@ class Workload:
     single: int = 16
     corpus_words: int = 10_000
     corpus_batch: int = 64
+    embedded_words: int = 4_000
     tokenized_lines: int = 3_000
     growth_words: Sequence[int] = (1_000, 3_000, 10_000, 30_000, 100_000)
     growth_batches: Mapping[int, int] = field(default_factory=lambda: {1: 48, 4: 96, 16: 256, 64: 256, 256: 256})
@@ -70,6 +72,7 @@ QUICK = Workload(
     single=4,
     corpus_words=800,
     corpus_batch=16,
+    embedded_words=300,
     tokenized_lines=50,
     growth_words=(200, 800),
     growth_batches={1: 8, 16: 32},
@@ -85,6 +88,10 @@ class NotMeasured(Exception):
     """A measurement cannot be made here; the message says why."""
 
 
+class TimeIsOver(Exception):
+    """The rest of a measurement is left to another run."""
+
+
 class Bench:
     """One run of the benchmarks.
 
@@ -95,13 +102,27 @@ class Bench:
         threads: Threads of every side.
         device: "cpu" or "cuda".
         peers: Name -> Python of the environment of each peer that takes part.
+        seconds: When `check_time` ends the run, or None for never.
+
+    Attributes:
+        earlier: What an earlier run, which was cut, found of the measurement that runs now.
+        keep: Writes down what the measurement that runs now has found so far.
     """
 
     def __init__(
-        self, workload: Workload, text: Text, work: Path, threads: int, device: str, peers: Mapping[str, Path]
+        self,
+        workload: Workload,
+        text: Text,
+        work: Path,
+        threads: int,
+        device: str,
+        peers: Mapping[str, Path],
+        seconds: float | None = None,
     ) -> None:
         self.workload, self.text, self.work, self.threads, self.device = workload, text, work, threads, device
-        self.peers = peers
+        self.peers, self.seconds = peers, seconds
+        self.earlier: Mapping[str, Any] = {}
+        self.keep: Callable[[Mapping[str, Any]], None] = lambda result: None
         self.versions: dict[str, str] = {}
         self._workers: dict[tuple[str, str, bool], Worker] = {}
         self._started = time.perf_counter()
@@ -109,6 +130,15 @@ class Bench:
     def say(self, message: str) -> None:
         """A line of progress with the time since the start."""
         print(f"[{time.perf_counter() - self._started:5.0f} s] {message}", flush=True)
+
+    def check_time(self) -> None:
+        """Ends the run where its time is over.
+
+        Raises:
+            TimeIsOver: Then.
+        """
+        if self.seconds is not None and time.perf_counter() - self._started > self.seconds:
+            raise TimeIsOver
 
     def checkpoint(self, size: str) -> Checkpoint:
         """The random weights of a size."""

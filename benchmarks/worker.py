@@ -45,6 +45,19 @@ class Side:
         np.savez(path, *self.layers(sentences))
         return {"path": path}
 
+    def do_file(self, sentences: list[Sentence], batch_size: int, path: str) -> dict[str, Any]:
+        """Seconds to write all layers of every sentence into an HDF5 file, batch by batch in order."""
+        import h5py
+
+        start = time.perf_counter()
+        count = 0
+        with h5py.File(path, "w") as file:
+            for batch in batches(sentences, batch_size):
+                for vectors in self.layers(batch):
+                    file.create_dataset(str(count), data=vectors)
+                    count += 1
+        return {"seconds": time.perf_counter() - start}
+
     def do_memory(self, sentences: list[Sentence], times: int) -> dict[str, Any]:
         """Memory before, at the peak of, and after embedding one batch, as often as asked."""
         measured = []

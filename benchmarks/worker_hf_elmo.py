@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +19,8 @@ from worker import Side, serve
 
 from hf_elmo import ElmoModel, ElmoTokenizer
 from hf_elmo.character_ids_elmo import words_to_rows
+from hf_elmo.embedding.job import run_job
+from hf_elmo.embedding.settings import JobSettings
 from hf_elmo.quantization import quantize_dynamic
 from hf_elmo.word_splitters_elmo import WORD_PATTERNS
 
@@ -73,6 +76,24 @@ class HfElmo(TorchSide):
     def embed(self, sentences: list[Sentence]) -> None:
         """Embeds one batch, from words to vectors."""
         self.model(**self.tokenize(sentences))
+
+    def do_file(self, sentences: list[Sentence], batch_size: int, path: str) -> dict[str, Any]:
+        """Seconds of what `hf-elmo embed` does, from the moment that its model is loaded; it makes its own batches."""
+        started: list[float] = []
+        source = Path(path).with_suffix(".txt")
+        source.write_text("".join(" ".join(words) + "\n" for words in sentences), encoding="utf-8")
+        settings = JobSettings(
+            str(source),
+            path,
+            self.model.name_or_path,
+            layers="all",
+            pretokenized=True,
+            device=str(self.device),
+            precision=str(self.model.dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+        )
+        run_job(settings, lambda progress: started or started.append(time.perf_counter()))
+        return {"seconds": time.perf_counter() - started[0]}
 
     def do_forget(self) -> dict[str, Any]:
         """Empties the cache of words."""

@@ -410,6 +410,9 @@ class TestBadInputs:
             ({"keep_shards": True}, "--shards is for .parquet"),
             ({"layers": "bottom"}, "'bottom' is unknown"),
             ({"dtype": "float64"}, "float64"),
+            ({"device": "tpu"}, "The device 'tpu' is unknown"),
+            ({"device": "meta"}, "The device 'meta' is unknown"),
+            ({"precision": "int8"}, "--precision must be float32, bfloat16, float16, not 'int8'"),
         ],
     )
     def test_wrong_settings(self, changes, message, settings, tmp_path):

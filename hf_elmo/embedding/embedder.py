@@ -79,7 +79,7 @@ class ElmoEmbedder:
         name = resolve_model(name_or_path)
         check_is_elmo(name, options)
         try:
-            extra = {} if dtype is None else {"dtype": dtype}
+            extra: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
             model = ElmoModel.from_pretrained(name, **extra, **options)
             tokenizer = ElmoTokenizer.from_pretrained(name, **options)
         except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -36,12 +37,12 @@ from .formats import MANIFEST
 from .manifest import model_fingerprint, read_manifest
 from .readers import STANDARD_INPUT
 from .settings import JobSettings
-from .shards import Chunk, ShardRecord
+from .shards import UNFINISHED, Chunk, ShardRecord
 from .worker import ChunkEmbedder, WorkerRecipe
 
 OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own; it holds chunks of text and records alone
 TASKS_IN_FLIGHT = 2
-MOST_RETRIES = 2
+MOST_DEATHS = 3  # of actors with the same chunk, or before they were ready
 CHUNK, RECORD, END, ERROR = "chunk", "record", "end", "error"
 SCHEMA = pa.schema(
     [("kind", pa.string()), ("content", pa.binary()), ("count", pa.int64()), ("fraction", pa.float64())]
@@ -63,6 +64,7 @@ class RayData(Engine):
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.gpus = gpus
         self.own_connection = False
+        self.while_connected = contextlib.ExitStack()
 
     def check(self, settings: JobSettings) -> None:
         """Refuses what cannot be before Ray is started."""
@@ -76,30 +78,25 @@ class RayData(Engine):
     def __enter__(self) -> RayData:
         if ray.is_initialized():
             return self
-        with quiet_start():
-            try:
-                if self.address == "local":
-                    ray.init(
-                        address="local",
-                        num_cpus=self.count,
-                        object_store_memory=OBJECT_STORE_BYTES,
-                        include_dashboard=False,
-                        log_to_driver=False,
-                        logging_level=logging.ERROR,
-                    )
-                else:
-                    ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-                raise WorkerError(f"There is no Ray cluster at {self.address}: {reason(error)}.") from error
+        options: dict[str, Any] = {"address": self.address, "log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address == "local":
+            options |= {"num_cpus": self.count, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+            self.while_connected.enter_context(environment(RAY_USAGE_STATS_ENABLED="0"))
+        try:
+            with quiet_start():
+                ray.init(**options)
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            self.while_connected.close()
+            raise WorkerError(f"There is no Ray cluster at {self.address}: {reason(error)}.") from error
+        self.while_connected.callback(ray.shutdown)
         self.own_connection = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.own_connection:
-            ray.shutdown()
-            self.own_connection = False
+        self.own_connection = False
+        self.while_connected.close()
 
     @property
     def on_own_cluster(self) -> bool:
@@ -149,24 +146,18 @@ class RayData(Engine):
                 ChunkSource(recipe.settings, chunks.done), override_num_blocks=1, num_cpus=0
             ).map_batches(
                 Actor,
-                fn_constructor_args=(recipe, not self.on_own_cluster),
+                fn_constructor_args=(recipe, self.count, not self.on_own_cluster),
                 batch_size=1,
                 batch_format="pyarrow",
                 zero_copy_batch=True,
                 compute=ray.data.ActorPoolStrategy(size=self.count, max_tasks_in_flight_per_actor=TASKS_IN_FLIGHT),
-                max_restarts=-1,
-                max_task_retries=MOST_RETRIES,
                 **resources,
             )
             rows = dataset.iter_rows()
             try:
                 yield from records_in(rows, chunks)
             except ray.exceptions.RayError as error:
-                raise WorkerError(
-                    f"Ray could not go on: {reason(error)}. Where memory is short processes are ended: take fewer "
-                    "actors (--num-proc), or fewer lines at a time (--shard-lines, with --overwrite).",
-                    str(error),
-                ) from error
+                raise WorkerError(f"Ray could not go on: {reason(error)}.", str(error)) from error
             finally:
                 rows.close() if hasattr(rows, "close") else None
 
@@ -237,21 +228,23 @@ class Actor:
 
     Args:
         recipe: What it is made of.
+        count: How many actors there are.
         elsewhere: Whether it may be on another machine, which has to be like the driver's.
     """
 
-    def __init__(self, recipe: WorkerRecipe, elsewhere: bool) -> None:
+    def __init__(self, recipe: WorkerRecipe, count: int, elsewhere: bool) -> None:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
+        self.recipe = recipe
         self.worker: ChunkEmbedder | None = None
         self.failure: Exception | None = None
         try:
-            if elsewhere:
-                check_machine(recipe)
-            self.worker = recipe.make()
-            if elsewhere:
-                check_model(self.worker, recipe)
+            check_machine(recipe)
+            with attempt(recipe.folder, "start", MOST_DEATHS * count, "before they were ready"):
+                self.worker = recipe.make()
+                if elsewhere:
+                    check_model(self.worker, recipe)
         except Exception as error:
             self.failure = told(error)
 
@@ -264,10 +257,34 @@ class Actor:
             return rows
         assert self.worker is not None
         chunk: Chunk = pickle.loads(row["content"])
+        where = f"at the {self.recipe.source[1]}s from {chunk.first_line + 1:,} on"
         try:
-            return block(RECORD, self.worker(chunk), row["count"], row["fraction"])
+            with attempt(self.recipe.folder, str(chunk.index), MOST_DEATHS, where):
+                return block(RECORD, self.worker(chunk), row["count"], row["fraction"])
         except Exception as error:
             return block(ERROR, told(error))
+
+
+@contextlib.contextmanager
+def attempt(folder: Path, name: str, most: int, where: str) -> Iterator[None]:
+    """Something that Ray does again, and for ever, when it ends the process: counted in a file, up to a number.
+
+    Raises:
+        WorkerError: It has been tried too often.
+    """
+    count = folder / f"attempts-{name}{UNFINISHED}"
+    with contextlib.suppress(FileNotFoundError):
+        if count.stat().st_size >= most:
+            raise WorkerError(
+                f"Actors were ended {where} {most} times. Where memory is short Ray and the system do this: take "
+                "fewer actors (--num-proc), or fewer lines at a time (--shard-lines, with --overwrite)."
+            )
+    with count.open("ab") as file:
+        file.write(b".")
+    try:
+        yield
+    finally:
+        count.unlink(missing_ok=True)
 
 
 def check_machine(recipe: WorkerRecipe) -> None:
@@ -311,23 +328,35 @@ def node_resources(name: str) -> list[float]:
 
 
 @contextlib.contextmanager
-def quiet_start() -> Iterator[None]:
-    """Ray starts without a word, statistics are not sent, and signals stay with those who had them."""
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+def environment(**wanted: str) -> Iterator[None]:
+    """Variables of the environment for a while."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
         yield
     finally:
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def quiet_start() -> Iterator[None]:
+    """Ray says nothing on stderr while it starts, and little later; signals stay with those who had them."""
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    errors = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere, environment(RAY_BACKEND_LOG_LEVEL="fatal"):
+            os.dup2(nowhere.fileno(), 2)
+            yield
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from .readers import Reader, format_of, open_reader
 from .selection import Layers, Selection
 
 SHARD_LINES, SHARD_LETTERS = 1000, 1 << 17
+PRECISIONS = ("float32", "bfloat16", "float16")
 MOST_WORDS, MOST_LINE_BYTES = 100_000, 1 << 20
 
 
@@ -141,10 +142,10 @@ def check_settings(settings: JobSettings) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ValueError(f"{name.replace('_', '-').replace('most', 'max')} must be 1 or more, not {value}.")
-    try:
-        torch.device(settings.device or "cpu")
-    except RuntimeError as error:
-        raise ValueError(f"The device {settings.device!r} is unknown: name cpu, cuda, cuda:1 or the like.") from error
+    if settings.precision not in (None, *PRECISIONS):
+        raise ValueError(f"--precision must be {', '.join(PRECISIONS)}, not {settings.precision!r}.")
+    if not is_device(settings.device or "cpu"):
+        raise ValueError(f"The device {settings.device!r} is unknown: name cpu, cuda, cuda:1 or the like.")
     format_of(settings.input, settings.input_format)
     format_for(
         settings.output, Shape(["vectors"], False, False, 1, settings.dtype), settings.layout, settings.keep_shards
@@ -152,3 +153,11 @@ def check_settings(settings: JobSettings) -> None:
     parent = nearest_existing(Path(os.path.abspath(settings.output)).parent)
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"The output {settings.output} cannot be written: {parent} is no folder to write in.")
+
+
+def is_device(name: str) -> bool:
+    """Whether PyTorch knows such a device, be there one or not."""
+    try:
+        return torch.device(name).type != "meta"
+    except RuntimeError:
+        return False

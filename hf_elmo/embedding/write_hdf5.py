@@ -13,6 +13,8 @@ from .write_safetensors import OpenShard, SafetensorsShards
 
 # Beyond this many bytes the index of sentences is left out: programs read it in one piece, as an array of NumPy.
 MOST_INDEXED = (1 << 31) - 1
+# Groups of HDF5 1.8 (2008) on: those before grow in memory with the number of keys.
+LIBRARIES = ("v108", "v108")
 SENTENCE_TO_INDEX = "sentence_to_index"
 
 
@@ -38,7 +40,7 @@ class Hdf5Format(SafetensorsShards):
         by_number = self.layout == "allennlp"
         place = None
         with SentenceIndex(output.with_name(SENTENCE_TO_INDEX + UNFINISHED)) as index:
-            with h5py.File(output, "w") as file:
+            with h5py.File(output, "w", libver=LIBRARIES) as file:
                 for done, path in enumerate(shards, start=1):
                     shard = OpenShard(path)
                     for line, text in enumerate(shard.texts):
