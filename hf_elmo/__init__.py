@@ -9,6 +9,7 @@ from .bundled import bundled_model
 from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
 from .finetuning.layers import precompute_layers
+from .finetuning.parameter_groups import parameter_groups
 from .heads_elmo import ElmoForSequenceClassification, ElmoForTokenClassification
 from .language_model_elmo import ElmoForPreTraining, ElmoForPreTrainingOutput
 from .modeling_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel, LayerWeights
@@ -30,5 +31,6 @@ __all__ = [
     "LayerWeights",
     "__version__",
     "bundled_model",
+    "parameter_groups",
     "precompute_layers",
 ]

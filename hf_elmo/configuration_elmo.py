@@ -115,6 +115,9 @@ class ElmoConfig(PreTrainedConfig):
         frozen_bilm_dtype (`str`, *optional*):
             `"bfloat16"` or `"float16"` to run a frozen biLM in this type, with a copy of its weights; what is saved
             stays as it is. `None` for the type of the weights.
+        bilm_reference, bilm_fingerprint (`str`, *optional*):
+            The folder or repository of the biLM, and what tells its weights from others, where a folder holds the
+            weights of a task only (`save_pretrained(..., task_only=True)`).
         elmo_at_input (`bool`, defaults to `True`):
             Whether the task network of a head reads ELMo, [x; ELMo]: the first mix of the layers.
         elmo_at_output (`bool`, defaults to `False`):
@@ -193,6 +196,8 @@ class ElmoConfig(PreTrainedConfig):
     representation_dropout: float | int = 0.5
     freeze_bilm: bool = True
     frozen_bilm_dtype: Literal["bfloat16", "float16"] | None = None
+    bilm_reference: str | None = None
+    bilm_fingerprint: str | None = None
     elmo_at_input: bool = True
     elmo_at_output: bool = False
     task_embedding_size: int | None = None

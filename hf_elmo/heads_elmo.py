@@ -99,7 +99,7 @@ class ElmoHead(ElmoPreTrainedModel):
         """
         split = None
         if layers is not None:
-            split = self.elmo.split_layers(layers.to(self.dtype))
+            split = [layer.to(self.dtype) for layer in self.elmo.split_layers(layers)]
             if input_ids is not None and input_ids.dim() == 2:
                 input_ids = None  # the tokenizer's stand-ins, which hold no characters
             mask = self._mask_of_layers(layers, attention_mask)

@@ -1,6 +1,7 @@
 """ELMo (Peters et al. 2018): characters -> words -> a bidirectional language model -> mixes of its layers."""
 
 import math
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -18,6 +19,16 @@ from .character_encoder_elmo import ElmoCharacterEncoder, ElmoHighway
 from .configuration_elmo import ElmoConfig
 from .fast_paths_elmo import is_enabled
 from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstms
+from .shared_bilm_elmo import (
+    BILM_PARTS,
+    HUB_ARGUMENTS,
+    LowPrecisionBilm,
+    bilm_weights,
+    check_same_bilm,
+    fingerprint,
+    load_shared_bilm,
+    reference_of,
+)
 from .softmax_elmo import ElmoSoftmax
 
 # The label of a word that is no target, as everywhere in transformers.
@@ -235,24 +246,84 @@ class ElmoPreTrainedModel(PreTrainedModel):
         config.fill_in()
         config.validate()
         super().__init__(config, *args, **kwargs)
+        if config.bilm_reference is not None:
+            missing = self._keys_to_ignore_on_load_missing or []
+            self._keys_to_ignore_on_load_missing = [*missing, rf"^(elmo\.)?({'|'.join(BILM_PARTS)})\."]
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         """Character ids of one sentence of two words."""
         ids = torch.ones(1, 2, self.config.max_characters_per_token, dtype=torch.long, device=self.device)
-        if self.config.word_embedding_size is None:
-            return {"input_ids": ids}
-        return {"input_ids": ids, "word_input_ids": ids[..., 0]}
+        inputs = {"input_ids": ids}
+        if self.config.word_embedding_size is not None or self.config.task_embedding_size is not None:
+            inputs["word_input_ids"] = ids[..., 0]
+        if self.config.use_predicate_indicator:
+            inputs["token_type_ids"] = ids[..., 0]
+        return inputs
 
     @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As `PreTrainedModel.from_pretrained`; loading makes every weight trainable, so that what the
-        configuration freezes is frozen again.
+    def from_pretrained(cls, *args: Any, bilm: str | os.PathLike[str] | None = None, **kwargs: Any) -> Any:
+        """As `PreTrainedModel.from_pretrained`, also from a folder that holds the weights of a task only.
+
+        Args:
+            *args: As there.
+            bilm: Folder or repository of the biLM, where it is no longer the one that such a folder refers to.
+            **kwargs: As there.
+
+        Raises:
+            ValueError: When the biLM of such a folder is missing or is another one.
         """
         loaded = super().from_pretrained(*args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        model.apply_freezing()
+        config = model.config
+        if config.bilm_reference is not None:
+            config.bilm_reference = reference_of(config.bilm_reference if bilm is None else bilm)
+            hub = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
+            folder = str(config._name_or_path)
+            weights = load_shared_bilm(ElmoModel, config.bilm_reference, folder, config.bilm_fingerprint, hub)
+            if any(weight.is_meta for weight in bilm_weights(model.base_model).values()):
+                raise ValueError(f"Parts of the biLM would lie on disk: save {folder} whole to load it so.")
+            model.base_model.load_state_dict(weights, strict=False)
+        model.apply_freezing()  # loading makes every weight trainable
         return loaded
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        *args: Any,
+        task_only: bool = False,
+        bilm: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As `PreTrainedModel.save_pretrained`, the whole model or the weights of its task only.
+
+        Args:
+            save_directory: Where to save.
+            *args: As there.
+            task_only: Whether to leave out the biLM and refer to the folder or repository that has it:
+                `from_pretrained` then takes it from there, and notices when it is missing or has changed.
+            bilm: With `task_only` this folder or repository; by default the one that the model was loaded from.
+            **kwargs: As there.
+
+        Raises:
+            ValueError: With `task_only` when the biLM is not the one that is referred to.
+        """
+        config, before = self.config, (self.config.bilm_reference, self.config.bilm_fingerprint)
+        try:
+            config.bilm_reference = config.bilm_fingerprint = None
+            if task_only:
+                reference = reference_of(bilm or before[0] or config._name_or_path)
+                if reference == os.path.abspath(save_directory):
+                    raise ValueError(f"{save_directory} holds the biLM: save the task's weights beside it, elsewhere.")
+                theirs = load_shared_bilm(ElmoModel, reference, str(save_directory), None, {})
+                check_same_bilm(bilm_weights(self.base_model), theirs, reference)
+                config.bilm_reference, config.bilm_fingerprint = reference, fingerprint(theirs)
+                state = kwargs.pop("state_dict", None) or self.state_dict()
+                left_out = {f"elmo.{name}" for name in theirs} if self.base_model is not self else set(theirs)
+                kwargs["state_dict"] = {name: tensor for name, tensor in state.items() if name not in left_out}
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            config.bilm_reference, config.bilm_fingerprint = before
 
     def apply_freezing(self) -> None:
         """Makes trainable what `config.freeze_bilm` and `config.mix_trainable` say, and nothing else of ELMo."""
@@ -324,6 +395,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.encoder = ElmoEncoder(config)
         self.representations = nn.ModuleList(ElmoScalarMix(config) for _ in range(config.num_output_representations))
         self.dropout = nn.Dropout(config.representation_dropout)
+        self.low_precision = LowPrecisionBilm()
         self.post_init()
         self.apply_freezing()
 
@@ -369,11 +441,25 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         mask = self._word_mask(input_ids, attention_mask)
         word_ids = self._word_ids(word_input_ids, mask)
+        bilm = self._bilm()
         with self._no_gradients(states):
-            token_layer, packing = self._embed(input_ids.long(), word_ids, mask)
-            layers, states = self.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
+            token_layer, packing = bilm._embed(input_ids.long(), word_ids, mask)
+            layers, states = bilm.encoder(torch.cat([token_layer, token_layer], dim=-1), mask, states, packing)
+        if bilm is not self:
+            layers = [layer.to(self.dtype) for layer in layers]
         representations = self.represent(layers, mask)
         return ElmoModelOutput(last_hidden_state=representations[0], representations=representations, states=states)
+
+    def _bilm(self) -> "ElmoModel":
+        """The model whose biLM runs: this one, or its copy in less precision."""
+        wanted = self.config.frozen_bilm_dtype
+        if wanted is None or torch.compiler.is_exporting() or not self.is_bilm_frozen:
+            return self
+        return self._low_precision_bilm(getattr(torch, wanted))
+
+    @torch.compiler.disable
+    def _low_precision_bilm(self, dtype: torch.dtype) -> "ElmoModel":
+        return cast(ElmoModel, self.low_precision.of(self, dtype))
 
     def _no_gradients(self, states: State | None) -> AbstractContextManager:
         """Nothing is kept for a backward pass through a frozen biLM, which takes its fast paths then."""

@@ -56,6 +56,7 @@ CODE_FILES = {
     "modeling_elmo.py",
     "packed_weights_elmo.py",
     "pipeline_elmo.py",
+    "shared_bilm_elmo.py",
     "softmax_elmo.py",
     "task_network_elmo.py",
     "tokenization_elmo.py",

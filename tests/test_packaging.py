@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "LayerWeights",
     "__version__",
     "bundled_model",
+    "parameter_groups",
     "precompute_layers",
 ]
 CONVERSION_NAMES = [

@@ -24,6 +24,7 @@ CODE = [
     "modeling_elmo.py",
     "packed_weights_elmo.py",
     "pipeline_elmo.py",
+    "shared_bilm_elmo.py",
     "softmax_elmo.py",
     "task_network_elmo.py",
     "tokenization_elmo.py",
