@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bench import QUICK, Bench, NotMeasured, Workload
+from bench import QUICK, Bench, NotMeasured, TimeIsOver, Workload
 from environments import PEERS, set_up
 from measurements import MEASUREMENTS, Measurement
 from report import draw, render, write_section
@@ -73,6 +73,10 @@ def main(
     repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs of each side; 3 by default.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of each side; by default, all cores.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, help="Start no further point of growth after so long; the next run goes on from there."),
+    ] = None,
     sentences: Annotated[Path, typer.Option(help="The text: a paragraph a line, words apart.")] = SENTENCES,
     peers: Annotated[str, typer.Option(help="The peers that take part, at commas, or none.")] = ",".join(PEERS),
     peer: Annotated[
@@ -100,7 +104,8 @@ def main(
         if size == "tiny":
             workload = dataclasses.replace(workload, small_size=size)
         names = only or [name for name, measurement in MEASUREMENTS.items() if measurement.device == device]
-        with Bench(workload, Text(sentences), work, threads or os.cpu_count() or 1, device, pythons) as bench:
+        cores = os.cpu_count() or 1
+        with Bench(workload, Text(sentences), work, threads or cores, device, pythons, seconds) as bench:
             measure(bench, [MEASUREMENTS[name] for name in names], results, quick)
     except (ValueError, RuntimeError) as error:
         typer.echo(f"Error: {error}", err=True)
@@ -128,25 +133,44 @@ def measure(bench: Bench, chosen: list[Measurement], path: Path, quick: bool) ->
     for measurement in chosen:
         bench.say(f"{measurement.name}: {measurement.title}")
         bench.forget()
+        bench.earlier, bench.keep = {}, keeper(bench, measurement, results, path, quick)
+        cut = results["measurements"].get(measurement.name, {})
+        if cut.get("is_cut") and (cut["size"], cut["quick"]) == (bench.workload.size, quick):
+            bench.earlier = cut
         try:
             result = measurement.measure(bench)
         except NotMeasured as reason:
             bench.say(f"{measurement.name}: left out, {reason}")
             continue
-        entry = {
-            "title": measurement.title,
-            "size": bench.workload.size,
-            "repeats": bench.workload.repeats,
-            "quick": quick,
-            **result,
-            "environment": bench.environment(),
-        }
-        results["measurements"][measurement.name] = entry
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        except TimeIsOver:
+            bench.say(f"{measurement.name}: the time is over; the next run goes on from here")
+            break
+        write_down(bench, measurement, results, path, {"quick": quick, **result})
         for line in summary(measurement, result):
             bench.say(f"{measurement.name}: {line}")
     bench.say(f"Results: {path}")
+
+
+def keeper(
+    bench: Bench, measurement: Measurement, results: dict[str, Any], path: Path, quick: bool
+) -> Callable[[Mapping[str, Any]], None]:
+    """What writes down a measurement that is not done, so that another run can go on with it."""
+    return lambda result: write_down(bench, measurement, results, path, {"quick": quick, "is_cut": True, **result})
+
+
+def write_down(
+    bench: Bench, measurement: Measurement, results: dict[str, Any], path: Path, result: Mapping[str, Any]
+) -> None:
+    """Puts a measurement into the file of results."""
+    results["measurements"][measurement.name] = {
+        "title": measurement.title,
+        "size": bench.workload.size,
+        "repeats": bench.workload.repeats,
+        **result,
+        "environment": bench.environment(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def warn_of_influences() -> None:
