@@ -8,6 +8,8 @@ from torch import nn
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import gather_positions, turn_words, words_first
 
+# Groups of rows of like lengths that a CPU reads one after the other, in batches of so many rows and more.
+LENGTH_GROUPS, MIN_GROUPED_ROWS = 4, 16
 # Pieces of which the maxout layer of the biattentive network takes the largest.
 MAXOUT_PIECES = 2
 
@@ -67,12 +69,42 @@ class ElmoBiLstm(nn.Module):
             longest = int(mask.sum(dim=1).amax()) if mask.numel() else 0
             order = order[:, : max(longest, 1)]  # an LSTM wants a word at least
         words, mask = gather_positions(words, order), mask.gather(1, order)
-        turned = turn_words(mask)
-        for number, layer in enumerate(self.layers):
-            words = layer(self.dropout(words) if number else words, mask, turned)
+        groups = rows_of_like_length(mask)
+        if len(groups) == 1:
+            words = self._read(words, mask)
+        else:
+            words = torch.cat([self._read_rows(words, mask, rows) for rows in groups])[torch.cat(groups).argsort()]
         if not torch.compiler.is_exporting():
             words = nn.functional.pad(words, (0, 0, 0, length - words.shape[1]))
         return gather_positions(words, places)
+
+    def _read(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """As `forward`, for words that stand at the front of their rows."""
+        turned = turn_words(mask)
+        for number, layer in enumerate(self.layers):
+            words = layer(self.dropout(words) if number else words, mask, turned)
+        return words
+
+    def _read_rows(self, words: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """As `_read`, for some rows alone, no longer than their words are."""
+        longest = max(int(mask[rows].sum(dim=1).amax()), 1)
+        read = self._read(words[rows, :longest], mask[rows, :longest])
+        return nn.functional.pad(read, (0, 0, 0, words.shape[1] - longest))
+
+
+def rows_of_like_length(mask: torch.Tensor) -> list[torch.Tensor]:
+    """The rows of a batch in groups that a CPU reads one by one, where that saves a fifth or more.
+
+    Args:
+        mask: True at words, which stand at the front of their rows, shape (batch, seq).
+    """
+    rows = torch.arange(len(mask), device=mask.device)
+    if mask.is_cuda or torch.compiler.is_compiling() or len(mask) < MIN_GROUPED_ROWS:
+        return [rows]
+    lengths = mask.sum(dim=1)
+    groups = lengths.argsort(descending=True, stable=True).chunk(LENGTH_GROUPS)
+    read = sum(int(lengths[group[0]]) * len(group) for group in groups)
+    return list(groups) if read <= 0.8 * mask.numel() else [rows]
 
 
 def run_lstm(lstm: nn.LSTM, words: torch.Tensor) -> torch.Tensor:
