@@ -18,6 +18,8 @@ from .fast_paths_elmo import is_enabled
 SMALLEST_BYTES = 1 << 20
 # Memory that is kept while nothing uses it.
 LARGEST_BYTES = 512 << 20
+# Calls without gradients, of one layer each, after which it is given back. A few may come between training steps.
+MOST_IDLE_CALLS = 64
 # Torch's own tensors start at multiples of this.
 ALIGNMENT = 64
 
@@ -27,6 +29,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self._free: dict[int, np.ndarray] = {}
+        self._idle_calls = 0
         self._lock = Lock()
 
     @property
@@ -43,15 +46,18 @@ class Buffers:
         size = math.prod(shape) * like.element_size()
         if size < SMALLEST_BYTES or like.device.type != "cpu" or not is_enabled("reused_buffers"):
             return like.new_empty(shape)
+        self._idle_calls = 0
         block = self._take(size + ALIGNMENT)
         first = -block.ctypes.data % ALIGNMENT
         lease = block[first : first + size]  # torch refers to this view as long as any tensor needs it
         weakref.finalize(lease, self._give_back, block).atexit = False
         return torch.from_numpy(lease).view(like.dtype).view(shape)
 
-    def clear(self) -> None:
-        """Frees what is kept."""
-        self._free.clear()
+    def idle(self) -> None:
+        """Tells of a call that needs none of it; after many in a row what is kept is freed."""
+        self._idle_calls += 1
+        if self._idle_calls > MOST_IDLE_CALLS:
+            self._free.clear()
 
     def _take(self, size: int) -> np.ndarray:
         with self._lock:

@@ -16,7 +16,7 @@ from torch import nn
 
 FAST_PATHS = {
     "fused_recurrence": "The LSTM's steps in few passes over their memory, with one product for all weight gradients.",
-    "reused_buffers": "Memory of a training step kept for the next one, until a call without gradients.",
+    "reused_buffers": "Memory of a training step kept for the next one, until some calls without gradients.",
     "packed_weights": "Weight matrices laid out again for oneDNN's kernels, at the cost of their memory once more.",
     "convolutions_as_products": "The character convolutions as matrix products over windows, maxima by their places.",
     "distinct_words": "The first layer's input product for each distinct word once.",

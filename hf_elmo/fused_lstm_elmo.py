@@ -103,7 +103,7 @@ def fused_walk(directions: Sequence[Direction], clips: Clips, dtype: torch.dtype
         triples = [results[start : start + 3] for start in range(0, len(results), 3)]
         return [(outputs, (hidden, cell)) for outputs, hidden, cell in triples]
     if not torch.is_grad_enabled():
-        buffers.clear()
+        buffers.idle()
     return _infer([_without_needless_casts(direction, dtype) for direction in directions], clips)
 
 
