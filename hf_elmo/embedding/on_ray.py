@@ -42,6 +42,7 @@ from .worker import ChunkEmbedder, WorkerRecipe
 
 OBJECT_STORE_BYTES = 128 << 20  # of a cluster of our own; it holds chunks of text and records alone
 TASKS_IN_FLIGHT = 2
+STARTS = 3
 MOST_DEATHS = 3  # of actors with the same chunk, or before they were ready
 CHUNK, RECORD, END, ERROR = "chunk", "record", "end", "error"
 SCHEMA = pa.schema(
@@ -83,11 +84,13 @@ class RayData(Engine):
             options |= {"num_cpus": self.count, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
             self.while_connected.enter_context(environment(RAY_USAGE_STATS_ENABLED="0"))
         try:
-            with quiet_start():
-                ray.init(**options)
-        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            start(options, STARTS if self.address == "local" else 1)
+        except Exception as error:  # Ray raises whatever it likes here
             self.while_connected.close()
-            raise WorkerError(f"There is no Ray cluster at {self.address}: {reason(error)}.") from error
+            where = (
+                "Ray does not start here" if self.address == "local" else f"No Ray cluster answers at {self.address}"
+            )
+            raise WorkerError(f"{where}: {reason(error)}.") from error
         self.while_connected.callback(ray.shutdown)
         self.own_connection = True
         return self
@@ -160,6 +163,19 @@ class RayData(Engine):
                 raise WorkerError(f"Ray could not go on: {reason(error)}.", str(error)) from error
             finally:
                 rows.close() if hasattr(rows, "close") else None
+
+
+def start(options: dict[str, Any], times: int) -> None:
+    """Starts Ray or connects to it; a busy machine needs more than one try, for Ray waits 30 seconds and no longer."""
+    for remaining in reversed(range(times)):
+        try:
+            with quiet_start():
+                ray.init(**options)
+            return
+        except Exception:
+            ray.shutdown()
+            if not remaining:
+                raise
 
 
 def records_in(rows: Iterator[Mapping[str, Any]], chunks: OpenChunks) -> Iterator[ShardRecord]:
