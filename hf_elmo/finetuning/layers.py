@@ -50,7 +50,8 @@ def precompute_layers(
             `token_type_ids` and `word_input_ids`.
         model: The model: an `ElmoModel` or a head, which computes where it is and in its type of numbers, or a folder
             or a name on the Hub, which is loaded onto a GPU if there is one. Of a head only the biLM counts: the mixes
-            and what is behind them may change between calls.
+            and what is behind them may change between calls. For a tagger give the tagger or its folder: its rows are
+            one text each, whatever `token_type_ids` say; for every other model they tell pairs.
         tokenizer: The tokenizer of the data set; where it is given, that it fits the model is checked before any work.
         output_dir: The folder to write.
         dtype: How the numbers are stored: `"float16"`, or `"float32"` for exactly what the full forward computes.
