@@ -323,7 +323,7 @@ class Chain(NamedTuple):
 
     def put_back(self, values: torch.Tensor) -> torch.Tensor:
         """Values (seq, batch, size) of the words to where they were, shape (batch, seq, size), and 0 elsewhere."""
-        values = values.transpose(0, 1) * self.mask[..., None]
+        values = (values.transpose(0, 1) * self.mask[..., None])[:, : self.order.shape[1]]
         places = self.order[..., None].expand(*self.order.shape, values.shape[-1])
         return torch.zeros_like(places, dtype=values.dtype).scatter(1, places, values)
 
