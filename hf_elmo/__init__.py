@@ -10,6 +10,7 @@ from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
 from .finetuning.layers import precompute_layers
 from .finetuning.parameter_groups import parameter_groups
+from .finetuning.word_vectors import load_word_vectors
 from .heads_elmo import ElmoForSequenceClassification, ElmoForTokenClassification
 from .language_model_elmo import ElmoForPreTraining, ElmoForPreTrainingOutput
 from .modeling_elmo import ElmoModel, ElmoModelOutput, ElmoPreTrainedModel, LayerWeights
@@ -31,6 +32,7 @@ __all__ = [
     "LayerWeights",
     "__version__",
     "bundled_model",
+    "load_word_vectors",
     "parameter_groups",
     "precompute_layers",
 ]

@@ -206,7 +206,9 @@ class ElmoForSequenceClassification(ElmoHead):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config, is_biattentive=config.classifier_pooling == "biattentive")
         self.pooling = ElmoPooling(config, self.task_network.parts)
-        self.classifier = nn.Linear(4 * self.pooling.size, self.num_labels)
+        # What reads u is as large as the classifier of words, so that either head can be made of the other's folder.
+        self.classifier = nn.Linear(self.pooling.size, self.num_labels)
+        self.pair_classifier = nn.Linear(3 * self.pooling.size, self.num_labels, bias=False)
         self.post_init()
         self.apply_freezing()
 
@@ -251,16 +253,15 @@ class ElmoForSequenceClassification(ElmoHead):
         vectors = self.task_network(words, inputs.word_ids, at_input, at_output, partners=partners)
         pooled = self.pooling(vectors, words)
         if second is None:
-            features = nn.functional.pad(pooled, (0, 3 * pooled.shape[-1]))
+            u, comparison = pooled, pooled.new_zeros(len(pooled), 3 * pooled.shape[-1])
         else:
             u, v = pooled.chunk(2)
-            is_pair = second.any(dim=1, keepdim=True)
-            features = torch.cat([u, v * is_pair, (u - v).abs() * is_pair, u * v * is_pair], dim=-1)
+            comparison = torch.cat([v, (u - v).abs(), u * v], dim=-1) * second.any(dim=1, keepdim=True)
             if hidden_states is not None:  # each text has zeros where the other one is
                 hidden_states = tuple(
                     layer if layer is None else torch.add(*layer.chunk(2)) for layer in hidden_states
                 )
-        logits = self.classifier(self.dropout(features))
+        logits = self.classifier(self.dropout(u)) + self.pair_classifier(self.dropout(comparison))
         loss = None
         if labels is not None:
             labels = self._check_labels(labels, logits)

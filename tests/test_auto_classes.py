@@ -42,6 +42,7 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": "heads_elmo.ElmoForTokenClassification",
 }
 CODE_FILES = {
+    "buffers_elmo.py",
     "character_encoder_elmo.py",
     "character_ids_elmo.py",
     "configuration_elmo.py",

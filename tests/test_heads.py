@@ -73,7 +73,9 @@ def head(model_class: type, **settings: Any) -> Any:
         for name, parameter in model.named_parameters():
             if "convolutions" in name or ("lstm" in name and "weight" in name):
                 parameter.mul_(3.0)
-        model.classifier.weight.mul_(10.0)
+        for name, module in model.named_children():
+            if name.endswith("classifier"):
+                module.weight.mul_(10.0)
         model.classifier.bias.copy_(torch.linspace(-0.5, 0.5, len(model.classifier.bias)))
     return model
 
@@ -193,14 +195,18 @@ class TestPairs:
     def test_the_features_are_those_of_both_texts_alone(self, pooling: str) -> None:
         model = head(ElmoForSequenceClassification, classifier_pooling=pooling)
         read: list[torch.Tensor] = []
-        model.classifier.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
-        model(**pairs_batch(PAIRS))
+        for classifier in (model.classifier, model.pair_classifier):
+            classifier.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+        logits = model(**pairs_batch(PAIRS)).logits
         for side in (0, 1):
             model(**words_batch([pair[side] for pair in PAIRS]))
-        both, first, second = read
-        u, v = (alone[:, : alone.shape[1] // 4] for alone in (first, second))
-        assert_close(both, torch.cat([u, v, (u - v).abs(), u * v], dim=-1), ROUNDING)
-        assert not first[:, u.shape[1] :].any()
+        assert_close(read[0], read[2], ROUNDING)
+        assert not read[3].any()
+        u, v = read[2], read[4]
+        features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+        assert_close(torch.cat(read[:2], dim=-1), features, ROUNDING)
+        weights = torch.cat([model.classifier.weight, model.pair_classifier.weight], dim=1)
+        assert_close(logits, features @ weights.T + model.classifier.bias, ROUNDING)
 
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_a_pair_is_found_by_its_second_beginning(self, pooling: str) -> None:

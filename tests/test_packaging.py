@@ -31,6 +31,7 @@ PUBLIC_NAMES = [
     "LayerWeights",
     "__version__",
     "bundled_model",
+    "load_word_vectors",
     "parameter_groups",
     "precompute_layers",
 ]

@@ -11,6 +11,7 @@ from hf_elmo.conversion.seal import is_sealed, seal
 from tests.saved_folders import save_published_folder, varied_model
 
 CODE = [
+    "buffers_elmo.py",
     "character_encoder_elmo.py",
     "character_ids_elmo.py",
     "configuration_elmo.py",
