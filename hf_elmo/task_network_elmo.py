@@ -98,7 +98,7 @@ def rows_of_like_length(mask: torch.Tensor) -> list[torch.Tensor]:
     Args:
         mask: True at words, which stand at the front of their rows, shape (batch, seq).
     """
-    rows = torch.arange(len(mask), device=mask.device)
+    rows = torch.arange(mask.shape[0], device=mask.device)  # not len: an exported graph takes any batch
     if mask.is_cuda or torch.compiler.is_compiling() or len(mask) < MIN_GROUPED_ROWS:
         return [rows]
     lengths = mask.sum(dim=1)

@@ -147,6 +147,15 @@ def test_onnx_runtime_gives_the_same_numbers_for_any_batch_and_length(model_clas
     assert_same_everywhere(onnx_session(model, tmp_path / "elmo.onnx"), model, PARITY_TOLERANCE)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_decoding_with_a_crf_goes_along(tmp_path):
+    names = {"id2label": {0: "O", 1: "B-X", 2: "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}}
+    model = varied_model(ElmoForTokenClassification, use_crf=True, label_scheme="BIO", task_hidden_size=7, **names)
+    assert_same_everywhere(export(model).module(), model)
+    assert_same_everywhere(onnx_session(model, tmp_path / "elmo.onnx"), model, PARITY_TOLERANCE)
+
+
 @pytest.fixture
 def fresh_compiler():
     torch.compiler.reset()
