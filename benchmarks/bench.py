@@ -126,6 +126,7 @@ class Bench:
         self.versions: dict[str, str] = {}
         self._workers: dict[tuple[str, str, bool], Worker] = {}
         self._started = time.perf_counter()
+        self.load = os.getloadavg()[0]
 
     def say(self, message: str) -> None:
         """A line of progress with the time since the start."""
@@ -218,6 +219,7 @@ class Bench:
             "bfloat16 instructions": any(flag in processor("flags") for flag in ("avx512_bf16", "amx_bf16")),
             "cores": os.cpu_count(),
             "threads": self.threads,
+            "load before": self.load,
             "device": self.device,
             "fast paths off": os.environ.get("HF_ELMO_DISABLE", ""),
             "system": f"{platform.system()} {platform.machine()}",

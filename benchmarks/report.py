@@ -12,6 +12,8 @@ BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 SPEED_PICTURE, GROWTH_PICTURE = "speed.svg", "growth.svg"
 MEGABYTE = 1024**2
 WIDTH = 120
+# Load average before a measurement from which on the machine was not free.
+BUSY = 1.5
 
 Results = dict[str, Any]
 
@@ -97,6 +99,13 @@ def other_rows(measured: Results, peers: tuple[str, ...]) -> list[list[str]]:
 def notes(measured: Results) -> list[str]:
     """Sentences on exactness and on what the tables leave out."""
     lines = []
+    busy = [name for name, entry in measured.items() if entry["environment"].get("load before", 0) > BUSY]
+    if busy:
+        names = ", ".join(f"`{name}`" for name in sorted(busy))
+        lines.append(
+            f"Other work ran on the machine during {names}: words a second are too low there, for all sides, and ratios "
+            "less certain."
+        )
     if any(name in measured for name in ("float32", "one", "bfloat16")):
         lines.append(
             "hf_elmo keeps the vectors of words that it has met, so that only new words of a run cost all of it."
@@ -189,8 +198,9 @@ def caption(results: Results, names: Iterable[str]) -> str:
     places = sorted({f"{entry['environment']['processor']}, {threads}" for entry in present})
     if machine["device"] != "cpu":
         places = sorted({entry["environment"]["versions"].get("device", "a GPU") for entry in present})
-    repeats = present[0]["repeats"]
-    runs = "one run" if repeats == 1 else f"median of {repeats} alternating runs"
+    fewest, most = (choose(entry["repeats"] for entry in present) for choose in (min, max))
+    count = str(fewest) if fewest == most else f"{fewest} to {most}"
+    runs = "one run" if most == 1 else f"medians of {count} alternating runs"
     text = (
         f"Random weights of the {present[0]['size']} size, {' and '.join(places)}, PyTorch {versions['torch']}; "
         f"sentences of {machine['text']}, {runs}, each with sentences of its own; words a second, and the "
@@ -224,7 +234,7 @@ def render(results: Results, pictures: str | None) -> str:
             lines += [f"![Speed beside AllenNLP and simple_elmo]({pictures}/{SPEED_PICTURE})", ""]
         lines += [*(f"- {note}" for note in notes(measured)), ""]
     if "growth" in measured:
-        lines += [f"As work grows, {measured['growth']['size']} size, float32:", ""]
+        lines += [f"hf_elmo alone as work grows, {measured['growth']['size']} size, float32:", ""]
         lines += [*growth_tables(measured["growth"]), ""]
         if pictures:
             lines += [f"![Words a second as work grows]({pictures}/{GROWTH_PICTURE})", ""]

@@ -73,8 +73,11 @@ class TorchSide(Side):
         Args:
             sentences: A batch of equally long sentences.
         """
+        return self.train_step(sentences, self.directions(sentences))
+
+    def train_step(self, sentences: list[Sentence], directions: torch.Tensor) -> dict[str, Any]:
+        """`do_train` with the random numbers of the loss at hand."""
         self.model.zero_grad(set_to_none=True)
-        directions = self._directions(sentences)
         self.synchronize()
         start = time.perf_counter()
         layers = self.run(sentences)
@@ -86,7 +89,7 @@ class TorchSide(Side):
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "loss": loss.item()}
 
-    def _directions(self, sentences: list[Sentence]) -> torch.Tensor:
+    def directions(self, sentences: list[Sentence]) -> torch.Tensor:
         """The random numbers of the loss, the same on every side: (L + 1, batch, words + 2, 2P)."""
         with torch.no_grad():
             first = self.run(sentences[:1])
