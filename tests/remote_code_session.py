@@ -66,6 +66,9 @@ def main(base: str, head: str, output: str, results: str) -> None:
         model = AutoModelForTokenClassification.from_pretrained(head, **trusting)
         found["logits"] = model(**batch).logits.tolist()
     found["classes"] = classes
+    model.save_pretrained(Path(output, "task"), task_only=True)
+    task = AutoModelForTokenClassification.from_pretrained(Path(output, "task"), **trusting)
+    found["task"] = [task(**batch).logits.tolist(), Path(output, "task", "model.safetensors").stat().st_size]
     found["modules"] = [name for name in sys.modules if name.partition(".")[0] == "hf_elmo"]
     found["code"] = sorted({type(part).__module__.partition(".")[0] for part in (config, tokenizer, model)})
 

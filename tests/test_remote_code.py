@@ -59,7 +59,8 @@ def run_without_the_package(base: Path | str, head: Path | str, root: Path, **se
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("folders")
     labels = {"id2label": {0: "O", 1: "B-X", 2: "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}}
-    return convert_folder(root / "converted"), save_folder(root / "head", ElmoForTokenClassification, **labels)
+    head = {"use_crf": True, "label_scheme": "BIO", "elmo_at_output": True, **labels}
+    return convert_folder(root / "converted"), save_folder(root / "head", ElmoForTokenClassification, **head)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,13 @@ def test_the_numbers_are_those_of_the_package(found, folders):
     for index, vectors in enumerate(found["vectors"]):
         assert_close(vectors, expected[index % 2], EQUAL)
     assert_close(found["logits"], AutoModelForTokenClassification.from_pretrained(head)(**batch).logits, 1e-5)
+
+
+def test_the_weights_of_a_task_alone_are_put_together_with_their_bilm(found, folders):
+    _, head = folders
+    logits, size = found["task"]
+    assert_close(logits, found["logits"], EQUAL)
+    assert size < (head / "model.safetensors").stat().st_size / 2
 
 
 def test_stock_pipelines_give_what_they_give_with_the_package(found, folders):

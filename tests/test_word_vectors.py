@@ -121,7 +121,7 @@ def test_vectors_take_the_type_of_the_model(tmp_path: Path) -> None:
         ("2 3\nthe 1 2\n", "vectors.txt, line 2, has 2 numbers behind 'the', but the vectors .* have 3"),
         ("the 1 2 3\nThe a b c\n", "vectors.txt, line 2, has no 3 numbers behind 'The': a b c"),
         ("the 1 nan 3\n", "vectors.txt, line 1, has no 3 numbers behind 'the': 1 nan 3"),
-        ("the 1 2 3\nThe 1 \0 3\n", "vectors.txt, line 2, is no text with word vectors; binary"),
+        ("the 1 2 3\nThe 1 \0 3\n", "vectors.txt, line 2, is no text with word vectors; write binary"),
         ("x 1 2 3\ny 1 2 3\n", "vectors.txt has a vector for none of the 9 words"),
     ],
 )
