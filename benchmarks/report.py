@@ -103,8 +103,8 @@ def notes(measured: Results) -> list[str]:
     if busy:
         names = ", ".join(f"`{name}`" for name in sorted(busy))
         lines.append(
-            f"Other work ran on the machine during {names}: words a second are too low there, for all sides, and ratios "
-            "less certain."
+            f"Other work ran on the machine during {names}: words a second are too low there, for all sides, and "
+            "ratios less certain."
         )
     if any(name in measured for name in ("float32", "one", "bfloat16")):
         lines.append(
