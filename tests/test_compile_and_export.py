@@ -139,20 +139,37 @@ def as_arrays(batch: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     return {name: values.numpy() for name, values in batch.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model_class", MODELS)
-def test_onnx_runtime_gives_the_same_numbers_for_any_batch_and_length(model_class, tmp_path):
-    model = varied_model(model_class)
-    assert_same_everywhere(onnx_session(model, tmp_path / "elmo.onnx"), model, PARITY_TOLERANCE)
+HEAD_SETTINGS: list[tuple[type, dict[str, Any]]] = [
+    (ElmoForTokenClassification, {"use_crf": True, "elmo_at_output": True, "mix_layers": [-1]}),
+    (ElmoForSequenceClassification, {"classifier_pooling": "last", "task_num_layers": 2}),
+    (ElmoForSequenceClassification, {"classifier_pooling": "biattentive"}),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_decoding_with_a_crf_goes_along(tmp_path):
-    names = {"id2label": {0: "O", 1: "B-X", 2: "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}}
-    model = varied_model(ElmoForTokenClassification, use_crf=True, label_scheme="BIO", task_hidden_size=7, **names)
+@pytest.mark.parametrize(("model_class", "settings"), HEAD_SETTINGS)
+def test_heads_with_other_settings_are_exported(model_class, settings):
+    model = varied_model(model_class, num_labels=3, **settings)
     assert_same_everywhere(export(model).module(), model)
+
+
+@pytest.mark.slow
+def test_pairs_are_exported_with_their_types():
+    model = varied_model(ElmoForSequenceClassification)
+    types = {name: (batch["attention_mask"].cumsum(dim=1) > 3).long() for name, batch in OTHER_BATCHES.items()}
+    example = {**tiny_batch(), "token_type_ids": (tiny_batch()["attention_mask"].cumsum(dim=1) > 3).long()}
+    shapes = {**INPUTS, "token_type_ids": DYNAMIC}
+    exported = torch.export.export(model, (), example, dynamic_shapes=shapes).module()
+    for name, batch in OTHER_BATCHES.items():
+        ours, theirs = (run(**batch, token_type_ids=types[name]) for run in (exported, model))
+        assert_close(first_output(ours), first_output(theirs), ROUNDING, name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model_class", "settings"), [*((model, {}) for model in MODELS), *HEAD_SETTINGS])
+def test_onnx_runtime_gives_the_same_numbers_for_any_batch_and_length(model_class, settings, tmp_path):
+    model = varied_model(model_class, **settings)
     assert_same_everywhere(onnx_session(model, tmp_path / "elmo.onnx"), model, PARITY_TOLERANCE)
 
 
