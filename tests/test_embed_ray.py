@@ -157,11 +157,17 @@ def test_a_chunk_at_which_actors_keep_dying_ends_the_job(model, lines, tmp_path)
     begun = threading.Event()
 
     def kill_all() -> None:
+        seen: set[tuple[str, int]] = set()
         while begun.wait() and not ended.is_set():
-            if any(tmp_path.glob("v.hdf5.unfinished/attempts-*")):  # something is loaded or embedded just now
-                for actor in actors():
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        actor.kill()
+            with contextlib.suppress(OSError):
+                tries = {
+                    (path.name, path.stat().st_size) for path in tmp_path.glob("v.hdf5.unfinished/attempts-*")
+                } - seen
+                if tries:  # something has begun to be loaded or embedded
+                    seen |= tries
+                    for actor in actors():
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            actor.kill()
             time.sleep(0.01)
 
     thread = threading.Thread(target=kill_all)
