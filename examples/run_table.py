@@ -138,7 +138,8 @@ ROWS = {
             "shuffle_train_dataset": True,
             "max_train_samples": 6000,
             "max_eval_samples": 1500,
-            "num_train_epochs": 3,
+            "num_train_epochs": 6,
+            "learning_rate": 1e-2,
         },
     ),
 }

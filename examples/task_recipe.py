@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import datasets
@@ -26,7 +27,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_elmo import ElmoConfig, ElmoTokenizer, parameter_groups, precompute_layers
+from hf_elmo import ElmoConfig, ElmoTokenizer, load_word_vectors, parameter_groups, precompute_layers
 from hf_elmo.bundled import resolve_model
 from hf_elmo.lexicon_elmo import WordVocabulary
 from hf_elmo.pretraining.vocabulary import build_vocabulary
@@ -62,7 +63,7 @@ class ModelArguments:
     )
     elmo_at_output: bool = explained("Give the classifier a second mix beside the BiLSTM's output.", False)
     task_embedding_size: int | None = explained(
-        "Size of the word vectors x_k beside ELMo, trained with the task. Their words are those of the training data.",
+        "Size of the word vectors x_k beside ELMo, trained with the task, for the words of the training data.",
         None,
     )
     task_min_count: int = explained(
@@ -71,7 +72,7 @@ class ModelArguments:
         2,
     )
     word_vectors: str | None = explained(
-        "Vectors that x_k starts from, for the words that have one: a text file as of GloVe or word2vec.",
+        "Vectors that x_k starts from, for all words that have one: a text file as of GloVe or word2vec.",
         None,
     )
     task_hidden_size: int = explained("Size of the BiLSTM in each direction.", 256)
@@ -319,12 +320,30 @@ def load_tokenizer(model_args: ModelArguments) -> ElmoTokenizer:
 
 
 def with_words_of(
-    tokenizer: ElmoTokenizer, sentences: Iterable[Sequence[str]], model_args: ModelArguments
+    tokenizer: ElmoTokenizer,
+    splits: DatasetDict,
+    sentences_of: Callable[[Dataset], Iterable[Sequence[str]]],
+    model_args: ModelArguments,
 ) -> ElmoTokenizer:
-    """The tokenizer with the words of the training data, where the task network has vectors x_k of words."""
+    """The tokenizer with the words that have vectors x_k, where the task network has such vectors.
+
+    These are the words of the training data that occur often enough and, beside them, the words of all data for which
+    `--word_vectors` has a vector.
+
+    Args:
+        tokenizer: The tokenizer.
+        splits: The data.
+        sentences_of: Gives the sentences of a split as lists of words.
+        model_args: The arguments.
+    """
     if not model_args.task_embedding_size:
         return tokenizer
-    words = build_vocabulary(sentences, min_count=model_args.task_min_count)
+    words = build_vocabulary(sentences_of(splits["train"]), min_count=model_args.task_min_count)
+    if model_args.word_vectors:
+        candidates = build_vocabulary(chain.from_iterable(map(sentences_of, splits.values())))
+        found = load_word_vectors(model_args.word_vectors, candidates).found[1:].tolist()
+        known = set(words)
+        words += [word for word, has_vector in zip(candidates, found, strict=True) if has_vector and word not in known]
     name = resolve_model(model_args.model_name_or_path)
     return AutoTokenizer.from_pretrained(
         name,
@@ -334,10 +353,16 @@ def with_words_of(
     )
 
 
-def load_model(model_class: Any, model_args: ModelArguments, config: ElmoConfig) -> PreTrainedModel:
-    """The model of an Auto class."""
+def load_model(
+    model_class: Any, model_args: ModelArguments, config: ElmoConfig, tokenizer: ElmoTokenizer
+) -> PreTrainedModel:
+    """The model of an Auto class, with the vectors x_k of `--word_vectors`."""
     name = resolve_model(model_args.model_name_or_path)
-    return model_class.from_pretrained(name, config=config, cache_dir=model_args.cache_dir)
+    model = model_class.from_pretrained(name, config=config, cache_dir=model_args.cache_dir)
+    if model_args.word_vectors:
+        found = load_word_vectors(model_args.word_vectors, tokenizer, model)
+        logger.info("%.1f%% of the words have a vector in %s.", 100 * found.coverage, model_args.word_vectors)
+    return model
 
 
 def with_layers(

@@ -14,7 +14,7 @@ predictions.txt (a line an example). `examples/task_data.py` describes the files
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -182,8 +182,13 @@ def main() -> None:
         names = label_names(splits, data_args.label_column_name, problem)
         tokenizer = load_tokenizer(model_args)
         if training_args.do_train:
-            texts = chain.from_iterable(splits["train"][name] for name in text_columns)
-            tokenizer = with_words_of(tokenizer, map(tokenizer.tokenize, texts), model_args)
+
+            def sentences_of(dataset: Dataset) -> Iterator[list[str]]:
+                texts = chain.from_iterable(dataset[name] for name in text_columns)
+                return map(splitter.tokenize, texts)
+
+            splitter = tokenizer
+            tokenizer = with_words_of(tokenizer, splits, sentences_of, model_args)
         config = load_config(
             model_args,
             tokenizer,
@@ -192,7 +197,7 @@ def main() -> None:
             classifier_pooling=model_args.classifier_pooling,
         )
         label_to_id = label_numbers(config, names)
-        model = load_model(AutoModelForSequenceClassification, model_args, config)
+        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
         splits = tokenize(splits, tokenizer, data_args, text_columns, problem, label_to_id)
         splits = with_layers(splits, model, tokenizer, model_args)
 

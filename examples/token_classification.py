@@ -170,7 +170,9 @@ def main() -> None:
         label_names = labels_of(splits, label_column)
         tokenizer = load_tokenizer(model_args)
         if training_args.do_train:
-            tokenizer = with_words_of(tokenizer, splits["train"][data_args.text_column_name], model_args)
+            tokenizer = with_words_of(
+                tokenizer, splits, lambda dataset: dataset[data_args.text_column_name], model_args
+            )
         config = load_config(
             model_args,
             tokenizer,
@@ -180,7 +182,7 @@ def main() -> None:
             use_predicate_indicator=data_args.task_name == "srl",
         )
         label_to_id = label_numbers(config, label_names)
-        model = load_model(AutoModelForTokenClassification, model_args, config)
+        model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
         splits = tokenize(splits, tokenizer, data_args, label_column, label_to_id)
         splits = with_layers(splits, model, tokenizer, model_args)
 

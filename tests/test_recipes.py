@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from transformers import HfArgumentParser, pipeline
+from transformers import AutoModel, AutoModelForSequenceClassification, HfArgumentParser, pipeline
 
-import hf_elmo  # noqa: F401  its pipelines
+import hf_elmo
 from tests.example_scripts import EXAMPLES, import_example, write_packed
 from tests.shared_files import data_path
 
@@ -131,6 +131,19 @@ def test_the_baseline_learns_pairs_from_word_vectors_alone(tmp_path: Path, run: 
     assert scores_of(folder)["eval_accuracy"] == 1
 
 
+def test_word_vectors_of_a_file_reach_words_that_training_has_not_seen(
+    tmp_path: Path, run: Callable[..., Path]
+) -> None:
+    good, bad = "1 0 0 1 0 1 0 0", "0 1 0 0 1 0 1 0"
+    vectors = {"fine": good, "great": good, "superb": good, "awful": bad, "poor": bad, "grim": bad}
+    path = write_packed(tmp_path / "vectors.txt.gz", "".join(f"{word} {row}\n" for word, row in vectors.items()))
+    data = files(write_packed(tmp_path / "texts.tsv", TEXTS))
+    unseen = "good\tthe cat was superb .\nbad\tthe cat was grim .\ngood\tthe film was superb .\n"
+    data.update(test_file=write_packed(tmp_path / "unseen.tsv", unseen), column_names="label,text")
+    folder = run("text_classification", "vectors", elmo_at_input=False, word_vectors=path, **LAST, **data)
+    assert lines_of(folder) == ["good", "bad", "good"]
+
+
 def test_numbers_are_scored_as_a_regression_and_lists_as_several_labels(
     tmp_path: Path, run: Callable[..., Path]
 ) -> None:
@@ -170,6 +183,18 @@ def test_semantic_roles_are_learned_by_the_mark_of_the_predicate(tmp_path: Path,
     folder = run("token_classification", "roles", task_name="srl", **{**LAST, "num_train_epochs": 40}, **data)
     assert scores_of(folder)["eval_f1"] == 1
     assert lines_of(folder)[:2] == ["B-ARG0 B-V B-ARG1 I-ARG1", "O O B-ARG0 B-V"]
+
+
+def test_an_unfrozen_bilm_is_trained_slower_than_the_task(tmp_path: Path, run: Callable[..., Path]) -> None:
+    data = {**files(write_packed(tmp_path / "texts.tsv", TEXTS)), "column_names": "label,text"}
+    rates = {"freeze_bilm": False, "bilm_learning_rate": 1e-6, "num_train_epochs": 1}
+    folder = run("text_classification", "texts", **rates, **data)
+    before = AutoModel.from_pretrained(hf_elmo.bundled_model("elmo-tiny-english")).state_dict()
+    after = AutoModelForSequenceClassification.from_pretrained(folder).elmo.state_dict()
+    moved = {name: (after[name] - weight).abs().max().item() for name, weight in before.items()}
+    bilm = [value for name, value in moved.items() if not name.startswith("representations")]
+    assert 0 < max(bilm) < 1e-5
+    assert moved["representations.0.scalar_parameters"] > 1e-3
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
