@@ -271,7 +271,7 @@ class TestBatches:
             limit = pages * resource.getpagesize() + (16 << 20)
             resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
             for vectors in large.embed(sentences, layers="all"):
-                assert_close(vectors, expected, ROUNDING)
+                assert_close(vectors, expected, 4 * ROUNDING)  # float32 is 1.3e-5 off float64 here
             assert len(calls) > 4
 
         if not Path("/proc/self/statm").exists():
