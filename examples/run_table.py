@@ -204,7 +204,7 @@ def collect(output: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for row, task in ROWS.items():
         for side in SIDES:
-            scores: dict[str, Any] = {"seeds": [], "validation": [], "test": [], "seconds": []}
+            scores: dict[str, Any] = {"seeds": [], "validation": [], "test": []}
             for folder in sorted((output / row).glob(f"{side}-*"), key=lambda path: int(path.name.split("-")[1])):
                 if not (folder / "finished").is_file():
                     continue
@@ -212,36 +212,35 @@ def collect(output: Path) -> dict[str, Any]:
                 scores["seeds"].append(int(folder.name.split("-")[1]))
                 scores["validation"].append(found[f"eval_{task.metric[0]}"])
                 scores["test"].append(found[f"predict_{task.metric[0]}"])
-                scores["seconds"].append(int((folder / "finished").read_text().split()[0]))
             if scores["seeds"]:
                 results.setdefault(row, {"metric": task.metric[1]})[side] = scores
     return results
 
 
-def spread(values: list[float]) -> float:
-    """The standard deviation of a sample, 0 for a single value."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def shown(values: list[float]) -> str:
-    """Mean and standard deviation, in percent."""
-    return f"{100 * statistics.mean(values):.1f} ± {100 * spread(values):.1f}"
+    """Mean and standard deviation of the seeds, in percent; of one seed its score."""
+    mean = f"{100 * statistics.mean(values):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def paired(scores: dict[str, Any]) -> list[list[float]]:
+    """The test scores of the baseline and of ELMo, of the seeds that both have."""
+    by_seed = [
+        dict(zip(scores[side]["seeds"], scores[side]["test"], strict=True)) if side in scores else {} for side in SIDES
+    ]
+    seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
+    return [[found[seed] for seed in seeds] for found in by_seed]
 
 
 def table_of(results: dict[str, Any]) -> str:
     """The table in Markdown, with the rows of which both sides are there."""
     lines = ["| task | metric | baseline | + ELMo | difference | seeds |", "|---|---|---|---|---|---|"]
     for row, scores in results.items():
-        if not all(side in scores for side in SIDES):
-            continue
-        by_seed = [dict(zip(scores[side]["seeds"], scores[side]["test"], strict=True)) for side in SIDES]
-        seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
-        if not seeds:
-            continue
-        tests = [[found[seed] for seed in seeds] for found in by_seed]
-        difference = 100 * (statistics.mean(tests[1]) - statistics.mean(tests[0]))
-        cells = [ROWS[row].title, scores["metric"], *map(shown, tests), f"{difference:+.1f}", str(len(seeds))]
-        lines.append(f"| {' | '.join(cells)} |")
+        without, with_elmo = paired(scores)
+        if without:
+            difference = 100 * (statistics.mean(with_elmo) - statistics.mean(without))
+            means = [shown(without), shown(with_elmo), f"{difference:+.1f}"]
+            lines.append(f"| {' | '.join([ROWS[row].title, scores['metric'], *means, str(len(without))])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -258,14 +257,14 @@ def draw(results: dict[str, Any], picture: Path) -> None:
     check_plot_output(picture)
     from matplotlib.figure import Figure
 
-    names = [row for row, scores in results.items() if all(side in scores for side in SIDES)][::-1]
+    names = [row for row, scores in results.items() if paired(scores)[0]][::-1]
     figure = Figure(figsize=(7.5, 0.55 * len(names) + 1.2), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(names):
-        means = [100 * statistics.mean(results[row][side]["test"]) for side in SIDES]
+        tests_of_sides = [[100 * score for score in tests] for tests in paired(results[row])]
+        means = [statistics.mean(tests) for tests in tests_of_sides]
         axes.plot(means, [place, place], color="0.75", linewidth=2, zorder=1)
-        for side, mean, colour in zip(SIDES, means, COLOURS, strict=True):
-            tests = [100 * score for score in results[row][side]["test"]]
+        for side, tests, mean, colour in zip(SIDES, tests_of_sides, means, COLOURS, strict=True):
             axes.scatter(tests, [place] * len(tests), s=14, color=colour, alpha=0.5, linewidths=0, zorder=2)
             axes.scatter([mean], [place], s=46, color=colour, label=LEGEND[side] if not place else None, zorder=3)
             outside = mean < max(means) or (side == BASELINE and means[0] == means[1])
@@ -279,7 +278,8 @@ def draw(results: dict[str, Any], picture: Path) -> None:
                 fontsize=8,
             )
     axes.set_yticks(range(len(names)), [f"{ROWS[row].title}\n{results[row]['metric']}" for row in names], fontsize=8)
-    axes.set_xlabel("test score in percent; large dots: means of the seeds, small ones: each seed")
+    axes.set_xlabel("test score in percent: means, and each seed as a small dot", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
     axes.margins(x=0.12, y=0.08)
     axes.grid(axis="x", linewidth=0.4)
     axes.set_axisbelow(True)

@@ -287,12 +287,17 @@ def test_the_table_has_means_spreads_and_the_seeds_that_both_sides_have(
         finished_run(tmp_path / "sst5" / f"elmo-{seed}", eval_accuracy=0.5, predict_accuracy=with_elmo)
     finished_run(tmp_path / "sst5" / "elmo-3", eval_accuracy=0.5, predict_accuracy=0.9)
     finished_run(tmp_path / "wnut17" / "elmo-1", eval_f1=0.5, predict_f1=0.9)
+    finished_run(tmp_path / "sick" / "elmo-2", eval_accuracy=0.5, predict_accuracy=0.7)
+    finished_run(tmp_path / "sick" / "baseline-2", eval_accuracy=0.5, predict_accuracy=0.75)
     picture = tmp_path / "table.svg"
     words = ["run_table.py", "--output", str(tmp_path), "--only_report", "--picture", str(picture)]
     monkeypatch.setattr(sys, "argv", words)
     assert TABLE.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2:] == ["| SST-5, sentiment | accuracy | 32.0 ± 2.8 | 41.5 ± 2.1 | +9.5 | 2 |"]
+    assert lines[2:] == [
+        "| SST-5, sentiment | accuracy | 32.0 ± 2.8 | 41.5 ± 2.1 | +9.5 | 2 |",
+        "| SICK, entailment | accuracy | 75.0 | 70.0 | -5.0 | 1 |",
+    ]
     assert json.loads((tmp_path / "results.json").read_text())["rows"]["sst5"]["elmo"]["test"] == [0.40, 0.43, 0.9]
     assert "baseline" in picture.read_text()
 
