@@ -75,7 +75,7 @@ class ModelArguments:
         "Vectors that x_k starts from, for all words that have one: a text file as of GloVe or word2vec.",
         None,
     )
-    task_hidden_size: int = explained("Size of the BiLSTM in each direction.", 256)
+    task_hidden_size: int = explained("Size of the BiLSTM in each direction.", 128)
     task_num_layers: int = explained("Layers of the BiLSTM; 0 for none: straight to the classifier.", 1)
     task_dropout: float = explained("Dropout before the BiLSTM and between its layers.", 0.5)
     representation_dropout: float = explained("Dropout of the mixes of ELMo's layers.", 0.5)

@@ -126,7 +126,7 @@ class ElmoConfig(PreTrainedConfig):
         task_embedding_size (`int`, *optional*):
             Size of a head's own word vectors x over the `word_vocab_size` words of the tokenizer, which are read from
             `word_input_ids`; `None` for none.
-        task_hidden_size (`int`, defaults to 256):
+        task_hidden_size (`int`, defaults to 128):
             Size of each direction of a head's BiLSTM.
         task_num_layers (`int`, defaults to 1):
             Layers of a head's BiLSTM; 0 to go straight to the classifier.
@@ -201,7 +201,7 @@ class ElmoConfig(PreTrainedConfig):
     elmo_at_input: bool = True
     elmo_at_output: bool = False
     task_embedding_size: int | None = None
-    task_hidden_size: int = 256
+    task_hidden_size: int = 128
     task_num_layers: int = 1
     task_dropout: float | int = 0.5
     classifier_dropout: float | int | None = None
