@@ -253,7 +253,7 @@ class ElmoForSequenceClassification(ElmoHead):
         vectors = self.task_network(words, inputs.word_ids, at_input, at_output, partners=partners)
         pooled = self.pooling(vectors, words)
         if second is None:
-            u, comparison = pooled, pooled.new_zeros(len(pooled), 3 * pooled.shape[-1])
+            u, comparison = pooled, torch.zeros_like(pooled).repeat(1, 3)
         else:
             u, v = pooled.chunk(2)
             comparison = torch.cat([v, (u - v).abs(), u * v], dim=-1) * second.any(dim=1, keepdim=True)
@@ -283,8 +283,8 @@ class ElmoForSequenceClassification(ElmoHead):
     @staticmethod
     def _partners(second: torch.Tensor) -> torch.Tensor:
         """After `take_apart` the row of the other text of each row's pair, or its own, shape (2 batch,)."""
-        rows = torch.arange(len(second), device=second.device)
-        return torch.cat([torch.where(second.any(dim=1), rows + len(second), rows), rows])
+        rows = torch.arange(second.shape[0], device=second.device)
+        return torch.cat([torch.where(second.any(dim=1), rows + second.shape[0], rows), rows])
 
     def _check_labels(self, labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Labels of the type that the loss wants."""

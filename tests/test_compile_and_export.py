@@ -150,7 +150,8 @@ HEAD_SETTINGS: list[tuple[type, dict[str, Any]]] = [
 @pytest.mark.parametrize(("model_class", "settings"), HEAD_SETTINGS)
 def test_heads_with_other_settings_are_exported(model_class, settings):
     model = varied_model(model_class, num_labels=3, **settings)
-    assert_same_everywhere(export(model).module(), model)
+    tolerance = 1e-4 if "use_crf" in settings else ROUNDING  # logarithms of small probabilities are large
+    assert_same_everywhere(export(model).module(), model, tolerance)
 
 
 @pytest.mark.slow
@@ -193,7 +194,8 @@ def test_a_compiled_model_gives_the_same_numbers(model_class, dynamic):
 def test_a_compiled_model_has_the_same_gradients():
     gradients = []
     for compiled in (False, True):
-        model = varied_model(ElmoForSequenceClassification, freeze_bilm=False, representation_dropout=0.0).train()
+        settings = {"freeze_bilm": False, "representation_dropout": 0.0, "task_dropout": 0.0}
+        model = varied_model(ElmoForSequenceClassification, **settings).train()
         run = torch.compile(model) if compiled else model
         run(**tiny_batch(), labels=torch.tensor([0, 1, 0, 1])).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
