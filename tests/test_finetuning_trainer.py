@@ -78,7 +78,8 @@ def test_small_batches_accumulated_are_one_large_batch(task, tmp_path):
         models.append(trainer.model)
     assert_same_weights(*models)
     for name, value in trainable(models[0]).items():
-        assert_far(value, start[name], 2e-5, name)
+        if task == "pairs" or not name.startswith("pair_classifier."):
+            assert_far(value, start[name], 2e-5, name)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -335,6 +336,7 @@ class TestAdapters:
 RANKS = """
 import sys
 from pathlib import Path
+import torch
 from tests.finetuning_runs import NO_DROPOUT, make_model, make_trainer
 
 task, output = sys.argv[1:]
@@ -344,7 +346,8 @@ trainer = make_trainer(
 )
 trainer.train()
 trainer.save_model()
-print("evaluated", trainer.evaluate()["eval_loss"])
+Path(output, f"loss-{trainer.args.process_index}").write_text(str(trainer.evaluate()["eval_loss"]))
+torch.distributed.destroy_process_group()
 """
 
 
@@ -369,8 +372,7 @@ def test_two_processes_of_half_the_batch_are_one_of_the_whole(task, tmp_path):
     command = [*launcher, str(script), task, str(tmp_path / "two")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
-    losses = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("evaluated ")]
-    assert len(losses) == 2
+    losses = [float((tmp_path / "two" / f"loss-{rank}").read_text()) for rank in range(2)]
     assert losses[0] == pytest.approx(losses[1])
     found = load_file(tmp_path / "two" / "model.safetensors")
     for name, value in whole.model.state_dict().items():

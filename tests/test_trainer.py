@@ -81,7 +81,8 @@ def make_trainer(task: str, output: Path, model: torch.nn.Module | None = None, 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_head_is_trained_evaluated_and_predicts(task, tmp_path):
-    model = varied_model(TASKS[task][0], num_labels=2, representation_dropout=0.0, freeze_bilm=False)
+    settings = {"representation_dropout": 0.0, "task_dropout": 0.0, "task_hidden_size": 8}
+    model = varied_model(TASKS[task][0], num_labels=2, freeze_bilm=False, **settings)
     trainer = make_trainer(task, tmp_path, model, max_steps=40)
     before = trainer.evaluate()
     trainer.train()
