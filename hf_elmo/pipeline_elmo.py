@@ -37,11 +37,11 @@ class CharacterRowsMixin:
             return ("B" if tag in "BS" else "I"), kind or entity_name
         return super().get_tag(entity_name)  # type: ignore[misc]
 
-    def postprocess(self, all_outputs: Any, *args: Any, **kwargs: Any) -> list[dict]:
+    def postprocess(self, model_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, which joins the words of a group with spaces whether there were any or not."""
-        entities = super().postprocess(all_outputs, *args, **kwargs)  # type: ignore[misc]
+        entities = super().postprocess(model_outputs, *args, **kwargs)  # type: ignore[misc]
         if self._is_elmo():
-            sentence = all_outputs[0]["sentence"]
+            sentence = model_outputs[0]["sentence"]
             for entity in entities:
                 entity["word"] = sentence[entity["start"] : entity["end"]]
         return entities
@@ -68,7 +68,7 @@ class FirstOutputMixin:
         return BaseModelOutput(last_hidden_state=outputs[0])
 
 
-class ElmoTokenClassificationPipeline(CharacterRowsMixin, TokenClassificationPipeline):
+class ElmoTokenClassificationPipeline(CharacterRowsMixin, TokenClassificationPipeline):  # type: ignore[misc]
     """`TokenClassificationPipeline` for ELMo and, unchanged, for every other model."""
 
 
