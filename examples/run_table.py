@@ -129,7 +129,7 @@ ROWS = {
         {"task_name": "pos", "num_train_epochs": 15, "learning_rate": 1e-2},
     ),
     "up_english_ewt_srl": Row(
-        "English Web Treebank, semantic roles (6,000 predicates)",
+        "PropBank on English-EWT, semantic roles (6,000 predicates)",
         SPAN_F1,
         WORDS,
         splits_in("up_english_ewt_srl/span", ".conll.xz"),
