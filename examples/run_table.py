@@ -175,6 +175,14 @@ def folder_of(row: str, side: str, seed: int, output: Path) -> Path:
     return output / row / f"{side}-{seed}"
 
 
+def is_finished(folder: Path, command: list[str]) -> bool:
+    """Whether a run has ended well, with these very arguments."""
+    if not all((folder / name).is_file() for name in (ALL_RESULTS, "finished", "log.txt")):
+        return False
+    with (folder / "log.txt").open(encoding="utf-8") as log:
+        return shlex.split(log.readline())[1:] == command[1:]
+
+
 def run(row: str, side: str, seed: int, data: Path, output: Path) -> None:
     """Runs one recipe, unless it is finished.
 
@@ -182,12 +190,12 @@ def run(row: str, side: str, seed: int, data: Path, output: Path) -> None:
         RuntimeError: It failed.
     """
     folder = folder_of(row, side, seed, output)
-    if (folder / ALL_RESULTS).is_file() and (folder / "finished").is_file():
+    command = command_of(row, side, seed, data, output)
+    if is_finished(folder, command):
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     print(f"{time.strftime('%H:%M:%S')} {row}, {side}, seed {seed}", flush=True)
-    command = command_of(row, side, seed, data, output)
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
         print(shlex.join(command), file=log, flush=True)
         started = time.monotonic()

@@ -366,12 +366,17 @@ def load_model(
 
 
 def with_layers(
-    splits: DatasetDict, model: PreTrainedModel, tokenizer: ElmoTokenizer, model_args: ModelArguments
+    splits: DatasetDict,
+    model: PreTrainedModel,
+    tokenizer: ElmoTokenizer,
+    model_args: ModelArguments,
+    training_args: TrainingArguments,
 ) -> DatasetDict:
     """The splits with the layers of the biLM in the place of character ids, where that was asked for."""
     if not model_args.precompute_layers or not (model.config.elmo_at_input or model.config.elmo_at_output):
         return splits
-    return precompute_layers(splits, model, tokenizer, output_dir=model_args.precompute_layers)
+    with training_args.main_process_first(desc="the layers"):
+        return precompute_layers(splits, model, tokenizer, output_dir=model_args.precompute_layers)
 
 
 def run_trainer(
@@ -397,10 +402,11 @@ def run_trainer(
         **options: Further arguments of Trainer.
 
     Returns:
-        The predictions for the test data, or None.
+        The predictions for the test data, in the process that writes them; or None.
     """
-    if training_args.do_train and not model.config.freeze_bilm:
-        options["optimizers"] = (two_speed_optimizer(model, training_args, bilm_learning_rate), None)
+    # Trainer alone would let the mixes decay.
+    if training_args.do_train and (training_args.weight_decay or not model.config.freeze_bilm):
+        options["optimizers"] = (optimizer_of(model, training_args, bilm_learning_rate), None)
     if training_args.early_stopping_patience is not None:
         options["callbacks"] = [EarlyStoppingCallback(training_args.early_stopping_patience)]
     trainer = Trainer(
@@ -427,13 +433,13 @@ def run_trainer(
     # The labels of the test data are there to be scored; no decision is taken on them.
     predicted = trainer.predict(splits["test"], metric_key_prefix="predict")
     report(trainer, "predict", predicted.metrics, splits["test"])
-    return predicted.predictions
+    return predicted.predictions if trainer.is_world_process_zero() else None
 
 
-def two_speed_optimizer(
+def optimizer_of(
     model: PreTrainedModel, training_args: TrainingArguments, bilm_learning_rate: float | None
 ) -> torch.optim.Optimizer:
-    """AdamW as Trainer would set it up, but slower on the biLM than on the task network."""
+    """AdamW as Trainer would set it up, but slower on the biLM than on the task network, and no decay of the mixes."""
     groups = parameter_groups(
         model.to(training_args.device), training_args.learning_rate, bilm_learning_rate, training_args.weight_decay
     )

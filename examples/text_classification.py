@@ -199,7 +199,7 @@ def main() -> None:
         label_to_id = label_numbers(config, names)
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer)
         splits = tokenize(splits, tokenizer, data_args, text_columns, problem, label_to_id)
-        splits = with_layers(splits, model, tokenizer, model_args)
+        splits = with_layers(splits, model, tokenizer, model_args, training_args)
 
     def decide(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if problem is CLASSES:

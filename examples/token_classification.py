@@ -184,7 +184,7 @@ def main() -> None:
         label_to_id = label_numbers(config, label_names)
         model = load_model(AutoModelForTokenClassification, model_args, config, tokenizer)
         splits = tokenize(splits, tokenizer, data_args, label_column, label_to_id)
-        splits = with_layers(splits, model, tokenizer, model_args)
+        splits = with_layers(splits, model, tokenizer, model_args, training_args)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         found, wanted = counted_labels(prediction.predictions, prediction.label_ids, config.id2label)

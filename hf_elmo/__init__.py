@@ -8,6 +8,7 @@ from .auto import register_auto_classes
 from .bundled import bundled_model
 from .configuration_elmo import ElmoConfig
 from .embedding.embedder import ElmoEmbedder
+from .finetuning.adapters import modules_to_save
 from .finetuning.layers import precompute_layers
 from .finetuning.parameter_groups import parameter_groups
 from .finetuning.word_vectors import load_word_vectors
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "bundled_model",
     "load_word_vectors",
+    "modules_to_save",
     "parameter_groups",
     "precompute_layers",
 ]

@@ -343,6 +343,8 @@ class ElmoConfig(PreTrainedConfig):
                 "With `elmo_at_input=False` the task network has nothing to read: set `task_embedding_size` for word "
                 "vectors of its own" + (", or `task_num_layers=0` to go without it." if self.elmo_at_output else ".")
             )
+        if self.frozen_bilm_dtype is not None and not self.freeze_bilm:
+            raise ValueError("`frozen_bilm_dtype` is the precision of a frozen biLM: it needs `freeze_bilm=True`.")
         if self.label_scheme is not None and not self.use_crf:
             raise ValueError("`label_scheme` is for the transitions of a CRF: it needs `use_crf=True`.")
 

@@ -10,12 +10,15 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.modeling_outputs import SequenceClassifierOutput, TokenClassifierOutput
+from transformers.utils import logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
 from .crf_elmo import LinearChainCrf, constraints
 from .modeling_elmo import NO_LABEL, ElmoModel, ElmoPreTrainedModel, ElmoScalarMix, select_layers
 from .task_network_elmo import ElmoPooling, ElmoTaskNetwork
+
+logger = logging.get_logger(__name__)
 
 
 class HeadInputs(NamedTuple):
@@ -99,7 +102,12 @@ class ElmoHead(ElmoPreTrainedModel):
         """
         split = None
         if layers is not None:
-            split = [layer.to(self.dtype) for layer in self.elmo.split_layers(layers)]
+            split = self.elmo.split_layers(layers)
+            if self.training and not self.elmo.is_bilm_frozen:
+                raise ValueError(
+                    "This model trains its biLM, but `layers` were computed before and would not change with it: "
+                    "leave the biLM frozen (`freeze_bilm=True`, no adapters in it), or give `input_ids`."
+                )
             if input_ids is not None and input_ids.dim() == 2:
                 input_ids = None  # the tokenizer's stand-ins, which hold no characters
             mask = self._mask_of_layers(layers, attention_mask)
@@ -169,7 +177,8 @@ class ElmoHead(ElmoPreTrainedModel):
         representations: tuple[torch.Tensor, ...] = ()
         if inputs.layers is not None:
             representations = self.elmo.represent(inputs.layers, inputs.mask)
-            hidden_states = select_layers(inputs.layers, wanted) if wanted else None
+            if wanted:
+                hidden_states = select_layers([layer * inputs.mask[..., None] for layer in inputs.layers], wanted)
         elif wanted or any(places):
             output = self.elmo(inputs.input_ids, attention_mask=inputs.mask, word_input_ids=inputs.word_ids, **kwargs)
             representations, hidden_states = output.representations, output.hidden_states
@@ -266,6 +275,8 @@ class ElmoForSequenceClassification(ElmoHead):
         if labels is not None:
             labels = self._check_labels(labels, logits)
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            if not torch.compiler.is_compiling() and not labels.is_floating_point() and (labels == NO_LABEL).all():
+                loss = logits.sum() * 0  # a mean over nothing
             loss = self._finish_loss(loss, labels, num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=cast(Any, hidden_states))
 
@@ -377,6 +388,11 @@ class ElmoForTokenClassification(ElmoHead):
         if labels is not None:
             labels = self._check_labels(labels, words)
             loss = self._finish_loss(self._loss(logits, labels), labels, num_items_in_batch)
+        elif self.crf is not None and self.training:
+            logger.warning_once(
+                "A CRF in training mode was given no `labels`, so that it does not learn: its loss is the model's "
+                "own. Trainer takes the labels away with `label_smoothing_factor`."
+            )
         if self.crf is not None and not self.training:
             logits = self.crf(logits, words)  # in float32: rounded, the two largest could become equal
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=cast(Any, hidden_states))

@@ -498,7 +498,7 @@ class ElmoModel(ElmoPreTrainedModel):
             layers: Shape (batch, seq, P + 2PL).
 
         Returns:
-            L + 1 tensors (batch, seq, 2P).
+            L + 1 tensors (batch, seq, 2P), of the model's type.
 
         Raises:
             ValueError: When the shape is another.
@@ -509,6 +509,7 @@ class ElmoModel(ElmoPreTrainedModel):
                 f"`layers` must have the shape (batch, words, {size}), as precompute_layers gives them for this model,"
                 f" but has {tuple(layers.shape)} and the type {layers.dtype}: were they computed with another model?"
             )
+        layers = layers.to(self.dtype)  # autocast cannot join float16
         token_layer = layers[..., : self.config.projection_size]
         others = layers[..., self.config.projection_size :].split(self.config.hidden_size, dim=-1)
         return [torch.cat([token_layer, token_layer], dim=-1), *others]

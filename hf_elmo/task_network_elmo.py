@@ -204,7 +204,7 @@ class ElmoTaskNetwork(nn.Module):
             word_ids: Word ids, 0 at padding, shape (batch, seq).
             at_input: ELMo at the input, shape (batch, seq, 2P).
             at_output: ELMo at the output, shape (batch, seq, 2P).
-            predicates: 1 at predicates, shape (batch, seq).
+            predicates: 1 at predicates, shape (batch, seq); by default none is marked.
             partners: With attention the row of the other text of each row's pair, or its own, shape (batch,).
 
         Returns:
@@ -215,9 +215,10 @@ class ElmoTaskNetwork(nn.Module):
             parts.append(self.dropout(self.embeddings(word_ids)))
         if at_input is not None:
             parts.append(at_input)
-        if self.has_predicates and predicates is not None:
-            like = parts[0] if parts else next(self.parameters())
-            parts.append(predicates[..., None].to(like))
+        if self.has_predicates:
+            marks = mask.new_zeros(mask.shape) if predicates is None else predicates
+            like = next((part for part in (*parts, at_output) if part is not None), None)
+            parts.append(marks[..., None].to(like if like is not None else next(self.parameters())))
         if parts:
             words = torch.cat(parts, dim=-1)
             if self.encoder is not None:

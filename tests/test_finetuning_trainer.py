@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import DataCollatorForTokenClassification, EarlyStoppingCallback, default_data_collator
 
-from hf_elmo import ElmoForTokenClassification
+from hf_elmo import ElmoForSequenceClassification, ElmoForTokenClassification, ElmoModel, modules_to_save
 from tests.assertions import assert_close, assert_far
 from tests.finetuning_runs import BIO, NO_DROPOUT, TASKS, TEXTS, TOKENIZER, bio_labels, make_model, make_trainer
 from tests.saved_folders import varied_model
+from tests.tiny_models import tiny_model
 
 EQUAL = 5e-6
 
@@ -285,7 +286,14 @@ class TestNewModels:
 class TestAdapters:
     """LoRA inside the frozen biLM, while the head and the mixes are trained and saved whole."""
 
-    HEAD = ["task_network", "classifier", "crf", "representations.0", "representations.1"]
+    HEAD = ["representations.0", "representations.1", "task_network", "classifier", "crf"]
+
+    def test_the_parts_of_a_head_are_listed(self) -> None:
+        assert modules_to_save(make_model("tags with a CRF")) == self.HEAD
+        head = tiny_model(ElmoForSequenceClassification, classifier_pooling="biattentive", mix_trainable=False)
+        assert modules_to_save(head) == ["task_network", "pooling", "classifier", "pair_classifier"]
+        with pytest.raises(ValueError, match="a head of ELMo, not ElmoModel"):
+            modules_to_save(tiny_model(ElmoModel))
 
     @pytest.fixture
     def trained(self, tmp_path: Path) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from hf_elmo import (
@@ -13,6 +14,7 @@ from hf_elmo import (
     ElmoForTokenClassification,
     ElmoModel,
     ElmoTokenizer,
+    heads_elmo,
     parameter_groups,
 )
 from tests.assertions import assert_close, assert_far, assert_identical
@@ -782,3 +784,65 @@ class TestBadInput:
                 assert model(**tiny_batch(sentences)).logits.isfinite().all()
             same = [["п" * 24, "x" * 48]]
             assert_identical(model(**tiny_batch([long])).logits, model(**tiny_batch(same)).logits)
+
+
+class TestWhatATrainerMayDo:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    def test_layers_of_any_precision_are_trained_on_under_autocast(self, dtype: torch.dtype) -> None:
+        model = head(ElmoForTokenClassification, **NOTHING_DROPPED).train()
+        batch = words_batch()
+        labels = torch.zeros(batch["input_ids"].shape[:2], dtype=torch.long)
+        expected = model(**batch, labels=labels).loss
+        layers = as_layers(model, batch)
+        layers["layers"] = layers["layers"].to(dtype)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**layers, labels=labels).loss
+        loss.backward()
+        assert_close(loss, expected, 0.05)
+
+    def test_a_bilm_that_is_trained_takes_no_layers_that_would_not_change(self) -> None:
+        model = head(ElmoForTokenClassification, freeze_bilm=False)
+        layers = as_layers(model, words_batch())
+        run(model, layers)
+        with pytest.raises(ValueError, match="leave the biLM frozen"):
+            model.train()(**layers)
+
+    def test_layers_of_pairs_come_back_as_the_words_give_them(self) -> None:
+        model = head(ElmoForSequenceClassification)
+        batch = pairs_batch([(SENTENCES[0], SENTENCES[1]), (SENTENCES[2], SENTENCES[0])])
+        expected = run(model, batch, output_hidden_states=True).hidden_states
+        rest = {name: values for name, values in batch.items() if name != "input_ids"}
+        rest["layers"] = model.elmo.join_layers(expected)
+        found = run(model, rest, output_hidden_states=True).hidden_states
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other, ROUNDING)
+
+    def test_a_crf_that_is_given_no_labels_says_that_it_does_not_learn(self, caplog: pytest.LogCaptureFixture) -> None:
+        model = head(ElmoForTokenClassification, use_crf=True).train()
+        type(heads_elmo.logger).warning_once.cache_clear()  # another test may have had the warning
+        with caplog.at_level("WARNING"):
+            model(**words_batch())
+        assert "does not learn" in caplog.text
+
+    def test_a_batch_without_any_label_has_no_loss(self) -> None:
+        model = head(ElmoForSequenceClassification, num_labels=3).train()
+        loss = model(**words_batch(), labels=torch.full((len(SENTENCES),), -100)).loss
+        loss.backward()
+        assert float(loss) == 0.0
+
+    def test_a_text_classifier_marks_no_predicate(self) -> None:
+        model = head(ElmoForSequenceClassification, use_predicate_indicator=True)
+        assert torch.isfinite(model(**words_batch()).logits).all()
+
+    def test_predicates_go_along_with_elmo_at_the_output_alone(self) -> None:
+        settings = {"elmo_at_input": False, "elmo_at_output": True, "task_num_layers": 0}
+        model = head(ElmoForTokenClassification, use_predicate_indicator=True, **settings)
+        batch = words_batch()
+        types = torch.zeros_like(batch["attention_mask"])
+        without = model(**batch, token_type_ids=types).logits
+        types[:, 1] = 1
+        assert_far(model(**batch, token_type_ids=types).logits[:, 1].detach(), without[:, 1].detach(), 1e-6)
+
+    def test_only_a_frozen_bilm_has_a_precision_of_its_own(self) -> None:
+        with pytest.raises(StrictDataclassError, match="needs `freeze_bilm=True`"):
+            tiny_config(freeze_bilm=False, frozen_bilm_dtype="bfloat16")

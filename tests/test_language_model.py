@@ -1,6 +1,5 @@
 """`ElmoForPreTraining`: what each direction predicts, in sentences and in streams, and how it is trained."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from hf_elmo import ElmoForPreTraining, ElmoForSequenceClassification, ElmoForTo
 from hf_elmo.modeling_elmo import ElmoLayer, turn_words
 from hf_elmo.softmax_elmo import draw_words, draws_for
 from tests.assertions import assert_close, assert_far, assert_identical
+from tests.noted_warnings import noted_warnings
 from tests.reference import Architecture, Array, ReferenceBiLm, characters_of, random_weights
 from tests.reference_models import config_of, state_dict_of
 from tests.saved_folders import convert_folder, save_folder
@@ -703,20 +703,6 @@ class TestFolders:
 
 
 SOFTMAX = ("softmax.weight", "softmax.bias")
-
-
-@contextmanager
-def noted_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Lets `caplog` see what transformers warns of, once, whether or not another test has let it propagate."""
-    logger = logging.getLogger("transformers")
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.WARNING, "transformers"):
-            yield
-    finally:
-        logger.removeHandler(caplog.handler)
-        logger.propagate = propagate
 
 
 def test_words_with_vectors_are_predicted_too() -> None:

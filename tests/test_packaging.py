@@ -32,6 +32,7 @@ PUBLIC_NAMES = [
     "__version__",
     "bundled_model",
     "load_word_vectors",
+    "modules_to_save",
     "parameter_groups",
     "precompute_layers",
 ]

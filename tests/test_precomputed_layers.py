@@ -506,6 +506,7 @@ class TestChanges:
             ("fewer rows", "given data"),
             ("dtype", "dtype was 'float32' and is now 'float16'"),
             ("batches", "batch_words was None and is now 7"),
+            ("precision", "precision was 'float32' and is now 'bfloat16'"),
         ],
     )
     def test_what_was_begun_otherwise_is_refused(self, is_finished, change, message, tmp_path):
@@ -522,6 +523,8 @@ class TestChanges:
                 model.encoder.layers[1].forward_lstm.projection.weight[0, 0] += 1e-3
         elif change == "clip":
             model.config.cell_clip = 1.0
+        elif change == "precision":
+            model.config.frozen_bilm_dtype = "bfloat16"
         elif change == "words":
             data = tokenized([*SENTENCES_AND_NONE[:6], ["No"]], label=labels)
         elif change == "labels":

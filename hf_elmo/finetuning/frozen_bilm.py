@@ -59,10 +59,10 @@ class Bilm:
         if getattr(getattr(elmo, "config", None), "model_type", None) != "elmo" or not hasattr(elmo, "encoder"):
             raise ValueError(f"precompute_layers takes a model of ELMo or its folder, not {type(model).__name__}.")
         self.elmo = cast(ElmoModel, elmo)
-        if not self.elmo.config.freeze_bilm:
+        if not (self.elmo.config.freeze_bilm and self.elmo.is_bilm_frozen):
             raise ValueError(
-                "The biLM of this model is trained (freeze_bilm=False), so that its layers change with every step: "
-                "layers are computed once for a frozen biLM only."
+                "The biLM of this model is trained (freeze_bilm=False, or adapters in it), so that its layers change "
+                "with every step: layers are computed once for a frozen biLM only."
             )
         self.name = str(self.elmo.config._name_or_path or type(model).__name__)
         self.batch_words_given = batch_words
@@ -78,6 +78,11 @@ class Bilm:
             pairs=WORD_TAGGER not in architectures,
             layers_size=config.layers_size,
         )
+
+    @property
+    def precision(self) -> str:
+        """The type in which the biLM computes."""
+        return self.elmo.config.frozen_bilm_dtype or str(self.elmo.dtype).removeprefix("torch.")
 
     def fingerprint(self) -> str:
         """The SHA-256 of all that the layers depend on: weights and architecture, but not the mixes."""

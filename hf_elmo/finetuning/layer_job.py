@@ -77,7 +77,7 @@ class LayerJob:
             "dtype": self.dtype,
             "shard_words": self.shard_words,
             "batch_words": self.bilm.batch_words_given,
-            "precision": str(self.bilm.elmo.dtype).removeprefix("torch."),
+            "precision": self.bilm.precision,
             "pairs": self.bilm.reads.pairs,
             "splits": list(self.splits) if self.has_splits else None,
         }
