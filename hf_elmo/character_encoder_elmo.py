@@ -166,10 +166,9 @@ class ElmoCharacterEncoder(nn.Module):
 
     def _refresh(self) -> int:
         """Makes packed weights and kept vectors those of the weights as they are now; the cache's generation."""
+        # An accelerator would have to wait, and has neither packed weights nor a cache.
         is_on_cpu = self.character_embeddings.weight.device.type == "cpu"
-        with self.watch.lock:
-            # An accelerator would have to wait, and has neither packed weights nor a cache.
-            has_changed = is_on_cpu and self.watch.have_changed(*self.parameters())
+        with self.watch.changes(*(self.parameters() if is_on_cpu else ())) as has_changed:
             if has_changed or self.why_not_cached() is not None:
                 self.word_cache.clear()
             for name, module in self.named_modules():

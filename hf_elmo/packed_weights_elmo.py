@@ -9,7 +9,8 @@ A copy is used only for the weight that it was made of. The version of a tensor 
 through `.data` (merging LoRA) or shared memory, so that sums over the whole content are compared too, at each forward.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -107,33 +108,35 @@ def why_not_packable(weight: torch.Tensor, dtype: torch.dtype | None = None) -> 
 
 
 class WeightWatch:
-    """Notices that tensors are no longer what they were, whatever way they were changed in.
-
-    Attributes:
-        lock: To be held from `have_changed` until all that was made of the tensors is renewed, so that no other
-            thread finds them unchanged and takes what is old.
-    """
+    """Notices that tensors are no longer what they were, whatever way they were changed in."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self._lock = Lock()
         self._identities: list[tuple[Any, ...]] | None = None
         self._fingerprints: list[Fingerprint] = []
 
     def __reduce__(self) -> tuple[type["WeightWatch"], tuple[()]]:
         return WeightWatch, ()
 
-    @torch.no_grad()
-    def have_changed(self, *tensors: torch.Tensor) -> bool:
-        """Whether these are other tensors, or hold other numbers, than at the last call."""
-        identities = [_identity(tensor) for tensor in tensors]
-        fingerprints = [_fingerprint(tensor) for tensor in tensors]
-        unchanged = identities == self._identities and all(
-            torch.equal(new, old)
-            for new_sums, old_sums in zip(fingerprints, self._fingerprints, strict=True)
-            for new, old in zip(new_sums, old_sums, strict=True)
-        )
-        self._identities, self._fingerprints = identities, fingerprints
-        return not unchanged
+    @contextmanager
+    def changes(self, *tensors: torch.Tensor) -> Iterator[bool]:
+        """Whether these are other tensors, or hold other numbers, than the last time.
+
+        What was made of the tensors is renewed under `with`. Meanwhile no other thread finds them unchanged and takes
+        what is old; and where the work is cut off by an error or an interrupt, they count as changed the next time.
+        """
+        with self._lock:
+            identities = [_identity(tensor) for tensor in tensors]
+            fingerprints = [_fingerprint(tensor) for tensor in tensors]
+            unchanged = identities == self._identities and all(
+                torch.equal(new, old)
+                for new_sums, old_sums in zip(fingerprints, self._fingerprints, strict=True)
+                for new, old in zip(new_sums, old_sums, strict=True)
+            )
+            self._identities = None
+            yield not unchanged
+            self._fingerprints = fingerprints
+            self._identities = identities
 
 
 class PackedWeight:
@@ -164,8 +167,8 @@ class PackedWeight:
         if why_not_packable(weight, dtype) is not None:
             self._packed = None
         else:
-            with self._watch.lock:
-                self.renew(weight, self._watch.have_changed(weight), dtype)
+            with self._watch.changes(weight) as has_changed:
+                self.renew(weight, has_changed, dtype)
 
     def renew(self, weight: torch.Tensor, has_changed: bool, dtype: torch.dtype | None = None) -> None:
         """`update` where the weight is watched already."""

@@ -391,6 +391,27 @@ class TestNeverOutOfDate:
         assert not seen
 
 
+    @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+    @pytest.mark.parametrize("done", range(5))
+    def test_a_call_that_was_cut_off_while_it_packed(self, monkeypatch, done, stop):
+        model, pack, packed = large_model(), packed_weights_elmo._pack, []
+        before = vectors(model)
+        for parameter in model.parameters():
+            parameter.data.mul_(1.25)
+
+        def cut_off(weight: torch.Tensor) -> torch.Tensor:
+            if len(packed) == done:
+                raise stop
+            packed.append(weight.shape)
+            return pack(weight)
+
+        with monkeypatch.context() as patch, pytest.raises(stop):
+            patch.setattr(packed_weights_elmo, "_pack", cut_off)
+            vectors(model)
+        assert_close(vectors(model), plain_vectors(model), 1e-5)
+        assert_far(vectors(model), before, 1e-3)
+
+
 class TestCopies:
     def test_they_are_not_in_the_state_dict_nor_in_copies_of_the_model(self):
         model = large_model()
