@@ -271,7 +271,7 @@ def test_only_the_mix_and_the_head_are_trained_by_default_also_after_loading(mod
         assert trained == {
             name
             for name, _ in candidate.named_parameters()
-            if name.startswith(("representations", "elmo.representations", "task_network", "classifier"))
+            if name.startswith(("representations", "elmo.representations", "task_network", "classifier", "pair_"))
         }
     thawed = model_class.from_pretrained(tmp_path, freeze_bilm=False, mix_trainable=False)
     frozen = {name for name, parameter in thawed.named_parameters() if not parameter.requires_grad}
