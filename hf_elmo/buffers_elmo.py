@@ -7,12 +7,12 @@ nothing refers to the one before.
 
 import math
 import weakref
-from threading import Lock
 
 import numpy as np
 import torch
 
 from .fast_paths_elmo import is_enabled
+from .locks_elmo import ProcessLock
 
 # Smaller tensors are left to torch.
 SMALLEST_BYTES = 1 << 20
@@ -30,7 +30,7 @@ class Buffers:
     def __init__(self) -> None:
         self._free: dict[int, np.ndarray] = {}
         self._idle_calls = 0
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     @property
     def free_bytes(self) -> int:
@@ -60,7 +60,7 @@ class Buffers:
             self._free.clear()
 
     def _take(self, size: int) -> np.ndarray:
-        with self._lock:
+        with self._lock.of_this_process():
             # At most twice as large, so that large memory is not spent on small tensors.
             near = [block for block in list(self._free.values()) if size <= 2 * len(block) and len(block) <= 2 * size]
             near.sort(key=len)

@@ -12,13 +12,13 @@ through `.data` (merging LoRA) or shared memory, so that sums over the whole con
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import nn
 
 from .fast_paths_elmo import is_enabled
+from .locks_elmo import ProcessLock
 
 # A copy does not pay for matrices of fewer numbers, nor oneDNN's tanh for fewer.
 SMALLEST_MATRIX = 1 << 15
@@ -111,7 +111,7 @@ class WeightWatch:
     """Notices that tensors are no longer what they were, whatever way they were changed in."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = ProcessLock()
         self._identities: list[tuple[Any, ...]] | None = None
         self._fingerprints: list[Fingerprint] = []
 
@@ -125,7 +125,7 @@ class WeightWatch:
         What was made of the tensors is renewed under `with`. Meanwhile no other thread finds them unchanged and takes
         what is old; and where the work is cut off by an error or an interrupt, they count as changed the next time.
         """
-        with self._lock:
+        with self._lock.of_this_process():
             identities = [_identity(tensor) for tensor in tensors]
             fingerprints = [_fingerprint(tensor) for tensor in tensors]
             unchanged = identities == self._identities and all(
@@ -136,7 +136,7 @@ class WeightWatch:
             self._identities = None
             yield not unchanged
             self._fingerprints = fingerprints
-            self._identities = identities
+            self._identities = identities  # last, for a process that is forked meanwhile
 
 
 class PackedWeight:

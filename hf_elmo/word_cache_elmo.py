@@ -1,8 +1,8 @@
 """Vectors of words kept from call to call, as long as the weights that they came from stay as they are."""
 
-from threading import Lock
-
 import torch
+
+from .locks_elmo import ProcessLock
 
 # Memory of the vectors. When it is full, the cache begins anew.
 LARGEST_BYTES = 64 << 20
@@ -19,7 +19,7 @@ class WordCache:
         self.generation = 0
         self._places: dict[bytes, int] = {}
         self._table: torch.Tensor | None = None
-        self._lock = Lock()
+        self._lock = ProcessLock()
 
     def __reduce__(self) -> tuple[type["WordCache"], tuple[()]]:
         return WordCache, ()
@@ -29,7 +29,7 @@ class WordCache:
 
     def clear(self) -> None:
         """Forgets every word."""
-        with self._lock:
+        with self._lock.of_this_process():
             self._places, self._table = {}, None
             self.generation += 1
 
@@ -43,7 +43,7 @@ class WordCache:
         Returns:
             The numbers of the words that are not known, whose vectors are left as they are.
         """
-        with self._lock:
+        with self._lock.of_this_process():
             places = [self._places.get(word, -1) for word in words]
             known = [number for number, place in enumerate(places) if place >= 0]
             if known and self._table is not None:
@@ -53,7 +53,7 @@ class WordCache:
     def keep(self, words: list[bytes], vectors: torch.Tensor, generation: int) -> None:
         """Keeps the vectors (n, size) of n words, unless the cache was cleared since it had this generation."""
         capacity = LARGEST_BYTES // (vectors.shape[1] * vectors.element_size())
-        with self._lock:
+        with self._lock.of_this_process():
             if generation != self.generation:
                 return
             if len(self._places) + len(words) > capacity:

@@ -52,6 +52,7 @@ CODE_FILES = {
     "heads_elmo.py",
     "language_model_elmo.py",
     "lexicon_elmo.py",
+    "locks_elmo.py",
     "lstm_elmo.py",
     "lstm_steps_elmo.py",
     "modeling_elmo.py",

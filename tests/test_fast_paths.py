@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -390,7 +391,6 @@ class TestNeverOutOfDate:
         vectors(model)
         assert not seen
 
-
     @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
     @pytest.mark.parametrize("done", range(5))
     def test_a_call_that_was_cut_off_while_it_packed(self, monkeypatch, done, stop):
@@ -405,9 +405,10 @@ class TestNeverOutOfDate:
             packed.append(weight.shape)
             return pack(weight)
 
-        with monkeypatch.context() as patch, pytest.raises(stop):
-            patch.setattr(packed_weights_elmo, "_pack", cut_off)
+        monkeypatch.setattr(packed_weights_elmo, "_pack", cut_off)
+        with pytest.raises(stop):
             vectors(model)
+        monkeypatch.setattr(packed_weights_elmo, "_pack", pack)
         assert_close(vectors(model), plain_vectors(model), 1e-5)
         assert_far(vectors(model), before, 1e-3)
 
@@ -686,6 +687,55 @@ class TestWordCache:
         vectors(model)
         cache.keep(*held_back[0])  # another thread was still computing when the weights changed
         assert_close(vectors(model, batch), plain_vectors(model, batch), 1e-5)
+
+
+# The parent is forked while one of its threads packs weights and while the other locks are taken.
+FORK = """
+import os, signal, threading
+from hf_elmo import buffers_elmo, packed_weights_elmo
+from tests.test_fast_paths import assert_close, large_model, plain_vectors, tiny_batch, vectors
+buffers_elmo.SMALLEST_BYTES = 1
+model, pack = large_model(), packed_weights_elmo._pack
+vectors(model)
+for parameter in model.parameters():
+    parameter.data.mul_(1.25)
+packs, goes_on = threading.Event(), threading.Event()
+def wait(weight):
+    packs.set()
+    goes_on.wait()
+    return pack(weight)
+packed_weights_elmo._pack = wait
+thread = threading.Thread(target=vectors, args=(model,))
+thread.start()
+packs.wait()
+packed_weights_elmo._pack = pack
+with buffers_elmo.buffers._lock.of_this_process(), model.embeddings.word_cache._lock.of_this_process():
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        assert_close(vectors(model), plain_vectors(model), 1e-5)
+        model(**tiny_batch()).last_hidden_state.sum().backward()
+        print("The child has computed.", flush=True)
+        os._exit(0)
+goes_on.set()
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+assert_close(vectors(model), plain_vectors(model), 1e-5)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_while_another_thread_computes():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # OpenMP's own threads do not survive a fork
+    result = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env=environment,
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (result.returncode, result.stdout) == (0, "The child has computed.\n"), result.stderr
 
 
 class TestSwitches:

@@ -20,6 +20,7 @@ CODE = [
     "fused_lstm_elmo.py",
     "heads_elmo.py",
     "language_model_elmo.py",
+    "locks_elmo.py",
     "lstm_elmo.py",
     "lstm_steps_elmo.py",
     "modeling_elmo.py",
