@@ -12,6 +12,7 @@ from .buffers_elmo import buffers
 from .configuration_elmo import ElmoConfig
 from .fast_paths_elmo import (
     autocast_type,
+    is_batched,
     is_enabled,
     is_hooked,
     is_plain,
@@ -223,9 +224,13 @@ class LargestProduct(torch.autograd.Function):
         """Brings the gradient to the places, by operations that have gradients themselves."""
         seen, weight, first = ctx.saved_tensors
         shape = (*seen.shape[:2], len(weight))
-        of_products = seen.new_zeros(shape) if torch.is_grad_enabled() else buffers.empty(shape, seen).zero_()
-        of_products = of_products.scatter_(1, first, gradients[0].unsqueeze(1)).flatten(0, 1)
-        return (of_products @ weight).view_as(seen), of_products.T @ seen.flatten(0, 1)
+        gradient = gradients[0].unsqueeze(1)
+        if torch.is_grad_enabled() or is_batched(gradient):
+            of_products = seen.new_zeros(shape).scatter(1, first, gradient)
+        else:
+            of_products = buffers.empty(shape, seen).zero_().scatter_(1, first, gradient)
+        of_products = of_products.view(-1, len(weight))
+        return (of_products @ weight).view(seen.shape), of_products.t() @ seen.flatten(0, 1)
 
 
 def distinct_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -104,6 +104,15 @@ def why_not_opaque() -> str | None:
     return None
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for many, as gradients do with `is_grads_batched`, and only some operations take it."""
+    try:
+        tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
+
+
 def autocast_type(device: torch.device) -> torch.dtype | None:
     """The type that autocast gives the products on a device, or None where it is off."""
     if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
@@ -119,6 +128,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 __all__ = [
     "FAST_PATHS",
     "autocast_type",
+    "is_batched",
     "is_enabled",
     "is_hooked",
     "is_plain",

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from .buffers_elmo import buffers
-from .fast_paths_elmo import without_autocast
+from .fast_paths_elmo import is_batched, without_autocast
 from .lstm_steps_elmo import Clips, Product, State, WalkedWords, clipped, walk
 from .packed_weights_elmo import PackedWeight, tanh, why_not_packable
 
@@ -283,7 +283,8 @@ class FusedWalk(torch.autograd.Function):
         directions = _directions(saved[:count], ctx.copies, ctx.batch_sizes, distinct)
         triples = [gradients[start : start + 3] for start in range(0, len(gradients), 3)]
         wanted = ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():  # create_graph: the gradients are to be differentiated in turn
+        # With create_graph the gradients are to be differentiated in turn.
+        if torch.is_grad_enabled() or any(map(is_batched, gradients)):
             found = [
                 gradient
                 for number, (direction, triple) in enumerate(zip(directions, triples, strict=True))
@@ -466,20 +467,23 @@ def _next_above(value: float, dtype: torch.dtype) -> float:
 def _differentiable(
     direction: Direction, clips: Clips, wanted: Sequence[bool], gradients: Sequence[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients of the tensors of a direction that have gradients themselves, from the plain walk."""
-    # Views, so that the gradients found here are those of this walk alone.
-    copies = [tensor.view_as(tensor) for tensor in direction.tensors()]
-    vectors, inputs, bias, recurrent, projection, hidden, cell = copies
-    outputs, final = walk(
-        lambda rows: nn.functional.linear(rows, inputs, bias),
-        lambda rows: nn.functional.linear(rows, recurrent),
-        lambda rows: nn.functional.linear(rows.to(projection.dtype), projection),
-        clips,
-        WalkedWords(vectors, direction.words.batch_sizes),
-        (hidden, cell),
-    )
+    """The gradients of the tensors of a direction from the plain walk, which have gradients themselves if wanted."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views, so that the gradients found here are those of this walk alone.
+        copies = [tensor.view_as(tensor) for tensor in direction.tensors()]
+        vectors, inputs, bias, recurrent, projection, hidden, cell = copies
+        results, final = walk(
+            lambda rows: nn.functional.linear(rows, inputs, bias),
+            lambda rows: nn.functional.linear(rows, recurrent),
+            lambda rows: nn.functional.linear(rows.to(projection.dtype), projection),
+            clips,
+            WalkedWords(vectors, direction.words.batch_sizes),
+            (hidden, cell),
+        )
     needed = [copy for copy, want in zip(copies, wanted, strict=True) if want]
-    found = iter(torch.autograd.grad((outputs, *final), needed, gradients, create_graph=True, allow_unused=True))
+    outputs = (results, *final)
+    found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=create_graph, allow_unused=True))
     return [next(found) if want else None for want in wanted]
 
 

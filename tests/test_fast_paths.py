@@ -190,6 +190,38 @@ class TestSameNumbers:
         for index, (one, other) in enumerate(zip(ours, expected, strict=True)):
             assert_close(one / other.abs().max(), other / other.abs().max(), 1e-9, f"parameter {index}")
 
+    def test_many_gradients_at_once(self):
+        def jacobian(**arguments) -> list[torch.Tensor]:
+            model = large_model().double()
+            parameters = [part for part in model.parameters() if part.requires_grad]
+            batch = tiny_batch([["the", "cat", "the"], ["a"]])
+            some = model(**batch).last_hidden_state[:, 0, :2].flatten()
+            rows = torch.autograd.grad(
+                some, parameters, torch.eye(len(some)).double(), is_grads_batched=True, allow_unused=True, **arguments
+            )
+            return [part for part in rows if part is not None]
+
+        with without_fast_paths():
+            expected = jacobian()
+        for arguments in ({}, {"create_graph": True}):
+            ours = jacobian(**arguments)
+            assert all(part.requires_grad == bool(arguments) for part in ours)
+            for index, (one, other) in enumerate(zip(ours, expected, strict=True)):
+                assert_close(one.detach(), other, 1e-9, f"parameter {index}")
+
+    def test_a_vectorized_jacobian_of_the_recurrence(self):
+        lstm, mask = large_lstm(torch.float64), mask_of((4, 2))
+        inputs, state = torch.randn(2, 4, 97).double(), (torch.zeros(2, 97).double(), torch.zeros(2, 131).double())
+
+        def some(inputs: torch.Tensor) -> torch.Tensor:
+            return over_packed_words(lstm, inputs, mask, state, False)[0][0, -1, :3]
+
+        ours, expected = (
+            torch.autograd.functional.jacobian(some, inputs, vectorize=vectorize) for vectorize in (True, False)
+        )
+        assert_close(ours, expected, 1e-12)
+        assert expected.any()
+
     def test_a_backward_pass_twice(self):
         model = large_model()
         loss = model(**tiny_batch()).last_hidden_state.sum()
