@@ -59,12 +59,12 @@ def run_in_child(task: Callable[[], Any]) -> multiprocessing.process.BaseProcess
     return child
 
 
-def job_in(folder: Path, settings: JobSettings) -> Callable[[], Any]:
+def job_in(folder: Path, settings: JobSettings, overwrite: bool = False) -> Callable[[], Any]:
     """A task that runs a job with `folder` as the working directory."""
 
     def task() -> None:
         os.chdir(folder)
-        run_job(settings)
+        run_job(settings, overwrite=overwrite)
 
     return task
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hf_elmo.embedding.errors import ChangedError, InputError, OutputError, WorkerError
+from hf_elmo.embedding.errors import ChangedError, InputError, OutputError, SettingError, WorkerError
 from hf_elmo.embedding.job import run_job
 from hf_elmo.embedding.settings import JobSettings
 from tests.embedding_jobs import contents, corpus_lines, model_folder, write_lines
@@ -188,6 +188,13 @@ class TestRefusals:
     def test_standard_input_is_not_for_other_processes(self, model, tmp_path):
         with pytest.raises(InputError, match="give it a file, not standard input"):
             run_job(job(tmp_path, model, ["a"], input="-", input_format="text"), engine=RayData(2))
+
+    def test_gpus_are_not_for_a_job_on_the_processor(self, model, tmp_path):
+        on_cpu = job(tmp_path, model, ["a"], device="cpu")
+        with pytest.raises(SettingError, match="--gpus is for models on GPUs, and --device is cpu"):
+            run_job(on_cpu, engine=RayData(1, gpus=1))
+        with pytest.raises(SettingError, match=r"--gpus is 0\.5, and the Ray cluster has no GPU"):
+            RayData(1, gpus=0.5).resources(on_cpu)  # as settled where nothing was said
 
     def test_a_cluster_that_is_not_there(self, model, tmp_path):
         with pytest.raises(WorkerError, match=r"No Ray cluster answers at auto"):

@@ -18,9 +18,9 @@ import torch
 
 from hf_elmo.cli.embed import engine_for
 from hf_elmo.embedding.engines import ThisProcess
-from hf_elmo.embedding.errors import InputError, OutputError, WorkerError, told
+from hf_elmo.embedding.errors import InputError, OutputError, SettingError, WorkerError, told
 from hf_elmo.embedding.job import run_job
-from hf_elmo.embedding.processes import Processes, cause_of_death, device_of
+from hf_elmo.embedding.processes import Processes, advice, cause_of_death, device_of
 from hf_elmo.embedding.settings import JobSettings
 from tests.embedding_jobs import contents, corpus_lines, model_folder, write_lines
 
@@ -195,6 +195,7 @@ class TestErrors:
         ("error", "expected"),
         [
             (InputError("a"), InputError),
+            (SettingError("a"), SettingError),
             (OutputError("a"), OutputError),
             (torch.OutOfMemoryError("a"), WorkerError),
             (MemoryError("a"), MemoryError),
@@ -219,6 +220,26 @@ class TestErrors:
     def test_how_a_process_ended(self):
         assert cause_of_death(-9) == "the signal SIGKILL"
         assert cause_of_death(3) == "the exit code 3"
+
+    def test_only_a_worker_that_was_killed_makes_one_think_of_memory(self):
+        assert "memory" in advice(-9, was_ready=False)
+        assert "memory" not in advice(1, was_ready=True)
+        assert "__main__" in advice(1, was_ready=False)
+
+    def test_a_script_without_a_guard_is_told(self, model, tmp_path):
+        settings = job(tmp_path, model, ["a b"])
+        script = tmp_path / "script.py"
+        script.write_text(
+            "from hf_elmo.embedding.job import JobSettings, run_job\n"
+            "from hf_elmo.embedding.processes import Processes\n"
+            f"run_job({settings!r}, engine=Processes(1))\n"
+        )
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 1
+        assert "ValueError: A script has to call this under `if __name__" in done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert "3 times, the last time by the exit code 1. What it said stands above. A script has to" in last
+        assert "memory" not in last
 
     def test_options_that_do_not_go_together(self, model, tmp_path):
         for options, message in (

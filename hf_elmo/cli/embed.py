@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..embedding.job import JobReport, Progress
     from ..embedding.selection import Layers
 
-CHANGED, FAILED = 3, 4
+WRONG, CHANGED, FAILED = 2, 3, 4
 SHOWN = 5
 
 
@@ -34,11 +34,14 @@ def parse_layers(text: str) -> Layers:
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Different exit codes for what the same command cannot mend (3) and what it can (4)."""
-    from ..embedding.errors import ChangedError, OutputError, WorkerError
+    """Different exit codes for a wrong option (2), what the same command cannot mend (3) and what it can (4)."""
+    from ..embedding.errors import ChangedError, OutputError, SettingError, WorkerError
 
     try:
         yield
+    except SettingError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(WRONG) from error
     except ChangedError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(CHANGED) from error
@@ -184,8 +187,8 @@ def embed(
 
     0: done, or done before; lines that were skipped are named. 1: the input or the model cannot be used. 2: the
     command is wrong. 3: OUTPUT belongs to another model, input or other options; nothing was touched. 4: it could not
-    go on (a full disk, too little memory, processes that were ended); mend that and give the same command again. 130,
-    143: it was stopped, and the same command goes on.
+    go on (a full disk, too little memory, processes that were ended); mend that and give the same command again. 129,
+    130, 143: it was stopped, and the same command goes on.
     """
     stopped = "Interrupted; what is done is kept, and the same command goes on from there."
     with friendly_errors(ValueError, interrupted=stopped), exit_codes():
@@ -228,21 +231,22 @@ def engine_for(name: str, count: int, address: str | None, gpus: float | None) -
     """The engine that the options ask for.
 
     Raises:
-        ValueError: There is none, or it is not installed.
+        SettingError: There is none, or it is not installed.
     """
     from ..embedding.engines import ThisProcess
+    from ..embedding.errors import SettingError
     from ..embedding.processes import Processes
 
     if name not in ("local", "ray"):
-        raise ValueError(f"--engine must be local or ray, not {name!r}.")
+        raise SettingError(f"--engine must be local or ray, not {name!r}.")
     if name == "local":
         if address is not None or gpus is not None:
-            raise ValueError("--address and --gpus are for --engine ray.")
+            raise SettingError("--address and --gpus are for --engine ray.")
         return ThisProcess() if count == 1 else Processes(count)
     try:
         from ..embedding.on_ray import RayData
     except ImportError as error:
-        raise ValueError("--engine ray needs Ray: pip install 'hf-elmo[ray]'.") from error
+        raise SettingError("--engine ray needs Ray: pip install 'hf-elmo[ray]'.") from error
     return RayData(count, address, gpus)
 
 

@@ -15,6 +15,7 @@ from ..configuration_elmo import ElmoConfig
 from ..modeling_elmo import ElmoModel, ElmoScalarMix
 from ..tokenization_elmo import ElmoTokenizer
 from .batching import batches_by_words, computed_in_halves, grouped, is_out_of_memory
+from .errors import SettingError
 from .neighbors import NearestWords, Neighbor, Occurrence, find_occurrences, unit_vectors
 from .selection import Layers, Selection
 
@@ -91,7 +92,7 @@ class ElmoEmbedder:
         except (RuntimeError, AssertionError) as error:
             if is_out_of_memory(error):
                 raise MemoryError(f"The model {name} is too large for the memory of {device}.") from error
-            raise ValueError(f"The device {device} cannot be used here: {first_line(error)}") from error
+            raise SettingError(f"The device {device} cannot be used here: {first_line(error)}") from error
         return cls(model, tokenizer, batch_words)
 
     @property

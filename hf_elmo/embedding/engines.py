@@ -30,7 +30,7 @@ class Engine(ABC):
         """Refuses what this engine cannot do, before any work; by default nothing.
 
         Raises:
-            ValueError: It cannot.
+            SettingError: It cannot.
         """
         return
 

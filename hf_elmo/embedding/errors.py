@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import traceback
 
+GUARD = 'A script has to call this under `if __name__ == "__main__":`, because each worker process imports the script.'
+
+
+class SettingError(ValueError):
+    """An option has a value that it cannot have, or does not go with another."""
+
 
 class InputError(ValueError):
     """The input cannot be read, or a line of it cannot be embedded."""
@@ -34,7 +40,15 @@ class WorkerError(RuntimeError):
 
 
 # What is said to the user in its own words, also when it comes from another process.
-SAID: tuple[type[Exception], ...] = (InputError, ChangedError, OutputError, ValueError, MemoryError, WorkerError)
+SAID: tuple[type[Exception], ...] = (
+    SettingError,
+    InputError,
+    ChangedError,
+    OutputError,
+    ValueError,
+    MemoryError,
+    WorkerError,
+)
 
 
 def told(error: Exception) -> Exception:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .errors import SettingError
 from .shards import EmbeddedChunk, ShardRecord
 
 LAYOUTS = ("allennlp", "elmoformanylangs")
@@ -54,12 +55,12 @@ class OutputFormat(ABC):
         self.layout = layout
         self.keeps_shards = keeps_shards
         if shape.dtype not in self.dtypes:
-            raise ValueError(
+            raise SettingError(
                 f"{self.name} has no numbers of the type {shape.dtype}: use --dtype {' or '.join(self.dtypes)}"
                 + ("." if shape.dtype != "bfloat16" else ", or an OUTPUT that ends in .safetensors.")
             )
         if keeps_shards and not self.may_keep_shards:
-            raise ValueError(f"--shards is for .parquet; {self.name} is one file.")
+            raise SettingError(f"--shards is for .parquet; {self.name} is one file.")
 
     def shard_name(self, index: int) -> str:
         """The file name of a shard."""
@@ -90,7 +91,7 @@ def format_for(output: str, shape: Shape, layout: str = "allennlp", keeps_shards
     """The format of an output, by the ending of its name; without an ending it is a folder for `datasets`.
 
     Raises:
-        ValueError: The ending is unknown, or the format does not have what is asked for.
+        SettingError: The ending is unknown, or the format does not have what is asked for.
     """
     from .write_dataset import DatasetFormat
     from .write_hdf5 import Hdf5Format
@@ -109,12 +110,12 @@ def format_for(output: str, shape: Shape, layout: str = "allennlp", keeps_shards
     ending = Path(output).suffix.lower()
     if ending not in by_ending:
         endings = ", ".join(kind.ending for kind in formats if kind.ending)
-        raise ValueError(
+        raise SettingError(
             f"{output}: what is to be written? Its name must end in {endings}, or have no ending (datasets)."
         )
     if layout not in LAYOUTS:
-        raise ValueError(f"The layout {layout!r} is unknown: choose one of {', '.join(LAYOUTS)}.")
+        raise SettingError(f"The layout {layout!r} is unknown: choose one of {', '.join(LAYOUTS)}.")
     kind = by_ending[ending]
     if layout != "allennlp" and kind is not Hdf5Format:
-        raise ValueError(f"--layout is for .hdf5; {kind.name} has one layout.")
+        raise SettingError(f"--layout is for .hdf5; {kind.name} has one layout.")
     return kind(shape, layout, keeps_shards or not kind.may_merge)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conversion.staging import hold
 from .chunks import OpenChunks
 from .engines import Engine, ThisProcess
-from .errors import ChangedError, InputError, OutputError, WorkerError, reason
+from .errors import GUARD, ChangedError, InputError, OutputError, WorkerError, reason
 from .formats import MANIFEST
 from .manifest import check_same, model_fingerprint, new_manifest, read_manifest
 from .readers import Reader
@@ -25,6 +27,7 @@ from .settings import JobSettings, check_settings, output_format
 from .shards import UNFINISHED, ShardRecord, write_json, written_aside
 from .worker import WorkerRecipe
 
+REMOVED = ".removed-"  # a folder that is being removed is called .OUTPUT.removed-...
 LISTED = 1000  # lines that were skipped and are named in the manifest; all are counted
 
 
@@ -88,10 +91,14 @@ def run_job(
         InputError: The input cannot be read or used.
         ChangedError: Model, input or options are not those with which the output was begun.
         OutputError: The output cannot be written.
-        ValueError: A setting is wrong, or the model cannot be loaded.
+        SettingError: A setting is wrong.
+        ValueError: The model cannot be loaded; or a script calls this outside of `if __name__ == "__main__":`, and a
+            worker of its own runs it again.
         MemoryError: There is too little memory for a chunk.
         WorkerError: A process or machine that embeds could not do its part.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ValueError(GUARD)
     engine = engine or ThisProcess()
     check_settings(settings)
     engine.check(settings)
@@ -152,6 +159,7 @@ class Job:
 
     def run(self) -> JobReport:
         """Does the job."""
+        self._remove_leftovers()
         if self._is_complete():
             return self.report
         lock = None
@@ -234,7 +242,8 @@ class Job:
                 f"{self.settings.output} is finished, but of another input than {self.reader.source.name} is now. "
                 "Choose another output, or --overwrite to start anew."
             )
-        shutil.rmtree(self.work, ignore_errors=True)
+        with contextlib.suppress(ChangedError, OSError), self._work_held():
+            self._remove_folder(self.work)
         self.report = JobReport(
             self.output,
             finished["lines"],
@@ -302,6 +311,7 @@ class Job:
         """Makes the output of the shards, under its name only when it is whole."""
         records = [self.done[index] for index in range(len(self.done))]
         shards = [self.work / self.format.shard_name(record.index) for record in records]
+        self._check_shards(records, shards)
         skipped = [entry for record in records for entry in record.skipped]
         self.report.skipped = skipped[:LISTED]
         complete = {
@@ -329,21 +339,83 @@ class Job:
                 self._show(1.0, (done, len(shards)))
         os.replace(self.work / self.output.name, self.output)
         write_json(self.final_manifest, complete)
-        shutil.rmtree(self.work)
+        self._remove_folder(self.work)
+
+    def _check_shards(self, records: list[ShardRecord], shards: list[Path]) -> None:
+        """Refuses to complete an output whose shards were changed while the job ran.
+
+        Raises:
+            OutputError: One is gone, damaged or of another job.
+        """
+        for record, path in zip(records, shards, strict=True):
+            try:
+                found = self.format.read_record(path)
+            except (ValueError, OSError) as error:
+                raise OutputError(f"The shard {path.name} was removed or damaged while the job ran.") from error
+            if (found.job, found.input) != (self.manifest["job"], record.input):
+                raise OutputError(f"The shard {path.name} was changed by another job while this one ran.")
+
+    @contextlib.contextmanager
+    def _work_held(self) -> Iterator[None]:
+        """Keeps other runs out of the folder for the shards, if there is one.
+
+        Raises:
+            ChangedError: A run is writing there.
+        """
+        lock = None
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                lock = hold(self.work)
+            except BlockingIOError as error:
+                raise ChangedError(f"{self.settings.output} is being written by another run right now.") from error
+        try:
+            yield
+        finally:
+            if lock is not None:
+                os.close(lock)
 
     def _remove_old(self) -> None:
-        """Removes what this command wrote under this name before, and nothing else."""
+        """Removes what this command wrote under this name before, and nothing else.
+
+        Raises:
+            ChangedError: A run is writing it.
+            OutputError: It cannot be removed.
+        """
         try:
-            ours = read_manifest(self.final_manifest) is not None
-            if self.output.is_dir() and ours and self.format.keeps_shards:
-                shutil.rmtree(self.output)
-            elif self.output.is_file() and ours:
-                self.output.unlink()
-                self.final_manifest.unlink()
-            if read_manifest(self.work / MANIFEST) is not None:
-                shutil.rmtree(self.work)
+            with self._work_held():
+                ours = read_manifest(self.final_manifest) is not None
+                if self.output.is_dir() and ours and self.format.keeps_shards:
+                    self._remove_folder(self.output)
+                unfinished = read_manifest(self.work / MANIFEST) is not None
+                # A run that was ended as soon as the file was there has left its folder, and no manifest beside it.
+                if self.output.is_file() and (ours or unfinished) and not self.format.keeps_shards:
+                    self.output.unlink()
+                    self.final_manifest.unlink(missing_ok=True)
+                if unfinished:
+                    self._remove_folder(self.work)
         except OSError as error:
             raise OutputError(f"{self.output} cannot be removed: {reason(error)}.") from error
+
+    def _remove_folder(self, folder: Path) -> None:
+        """Removes a folder of ours under another name, so that nobody takes the rest of it for an output.
+
+        Raises:
+            OSError: It cannot be renamed.
+        """
+        if folder.is_symlink():
+            raise OSError("it is a symbolic link")
+        if folder.is_dir():
+            aside = self.output.with_name(f".{self.output.name}{REMOVED}{secrets.token_hex(4)}")
+            os.replace(folder, aside)
+            # What an end in the middle leaves, the next run for this output removes.
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _remove_leftovers(self) -> None:
+        """Removes what was being removed when a run was ended."""
+        with contextlib.suppress(OSError):
+            for folder in self.output.parent.iterdir():
+                if folder.name.startswith(f".{self.output.name}{REMOVED}"):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def input_fingerprint(chunks: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ from ray.data.datasource import Datasource, ReadTask
 from .chunks import OpenChunks
 from .embedder import ElmoEmbedder
 from .engines import Engine, Records
-from .errors import ChangedError, InputError, OutputError, WorkerError, reason, told
+from .errors import ChangedError, InputError, OutputError, SettingError, WorkerError, reason, told
 from .formats import MANIFEST
 from .manifest import model_fingerprint, read_manifest
 from .readers import STANDARD_INPUT
@@ -70,9 +70,11 @@ class RayData(Engine):
     def check(self, settings: JobSettings) -> None:
         """Refuses what cannot be before Ray is started."""
         if self.count < 1:
-            raise ValueError(f"--num-proc must be 1 or more, not {self.count}.")
+            raise SettingError(f"--num-proc must be 1 or more, not {self.count}.")
         if self.gpus is not None and self.gpus <= 0:
-            raise ValueError(f"--gpus must be more than 0, not {self.gpus:g}.")
+            raise SettingError(f"--gpus must be more than 0, not {self.gpus:g}.")
+        if self.gpus is not None and settings.device is not None and torch.device(settings.device).type != "cuda":
+            raise SettingError(f"--gpus is for models on GPUs, and --device is {settings.device}.")
         if settings.input == STANDARD_INPUT:
             raise InputError("Ray reads the input in a process of its own: give it a file, not standard input.")
 
@@ -121,10 +123,13 @@ class RayData(Engine):
         """What Ray is to keep for each actor.
 
         Raises:
+            SettingError: GPUs are asked for, and there are none.
             WorkerError: No node has as much.
         """
         assert settings.threads is not None
         on_gpu = torch.device(settings.device or "cpu").type == "cuda"
+        if self.gpus is not None and not on_gpu:
+            raise SettingError(f"--gpus is {self.gpus:g}, and the Ray cluster has no GPU.")
         wanted = {
             "num_cpus": 1 if self.on_own_cluster else settings.threads,
             "num_gpus": (self.gpus or 1) if on_gpu else 0,

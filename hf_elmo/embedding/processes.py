@@ -19,7 +19,7 @@ import torch.multiprocessing
 from .chunks import OpenChunks
 from .embedder import ElmoEmbedder
 from .engines import Engine, Records
-from .errors import WorkerError, told
+from .errors import GUARD, SettingError, WorkerError, told
 from .settings import JobSettings
 from .shards import Chunk, ShardRecord
 from .worker import ChunkEmbedder, WorkerRecipe
@@ -46,7 +46,7 @@ class Processes(Engine):
     def check(self, settings: JobSettings) -> None:
         """Refuses a number of processes that is none."""
         if self.count < 1:
-            raise ValueError(f"--num-proc must be 1 or more, not {self.count}.")
+            raise SettingError(f"--num-proc must be 1 or more, not {self.count}.")
 
     def default_threads(self) -> int:
         """The threads that PyTorch takes here, shared out."""
@@ -134,11 +134,8 @@ class Pool:
         if self.deaths[index] == MOST_DEATHS:
             unit = self.recipe.source[1]
             where = "before it was ready" if chunk is None else f"at the {unit}s from {chunk.first_line + 1:,} on"
-            raise WorkerError(
-                f"A worker process was ended {where} {MOST_DEATHS} times, the last time by {how}. Where memory is "
-                "short the system does this: take fewer processes (--num-proc), or fewer lines at a time "
-                "(--shard-lines, with --overwrite)."
-            )
+            what = f"A worker process was ended {where} {MOST_DEATHS} times, the last time by {how}."
+            raise WorkerError(f"{what} {advice(worker.process.exitcode, chunk is not None)}")
         logger.warning("Worker process %d was ended by %s; another one takes its place.", worker.number + 1, how)
         if chunk is not None:
             self.waiting.appendleft(chunk)
@@ -243,6 +240,16 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def advice(code: int | None, was_ready: bool) -> str:
+    """What to do about a worker that ended so."""
+    if code is None or code < 0:
+        return (
+            "Where memory is short the system does this: take fewer processes (--num-proc), or fewer lines at a time "
+            "(--shard-lines, with --overwrite)."
+        )
+    return "What it said stands above." if was_ready else f"What it said stands above. {GUARD}"
 
 
 def cause_of_death(code: int | None) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
-from .errors import InputError, reason
+from .errors import InputError, SettingError, reason
 
 STANDARD_INPUT = "-"
 DEFAULT_COLUMNS = ("text", "sentence", "words", "tokens")
@@ -429,11 +429,11 @@ def format_of(path: str, given: str | None = None) -> str:
     """The format of an input: the one that is given, or by the ending of its name, or plain text.
 
     Raises:
-        InputError: The given one is unknown.
+        SettingError: The given one is unknown.
     """
     if given is not None:
         if given not in READERS:
-            raise InputError(f"The input format {given!r} is unknown: choose one of {', '.join(READERS)}.")
+            raise SettingError(f"The input format {given!r} is unknown: choose one of {', '.join(READERS)}.")
         return given
     endings = [ending for ending in Path(path).suffixes[-2:] if ending not in _PACKED]
     return _ENDINGS.get(endings[-1].lower(), "text") if endings else "text"
@@ -456,9 +456,10 @@ def open_reader(
         most_bytes: The longest line to accept.
 
     Raises:
-        InputError: It cannot be opened, or the options do not fit the format.
+        InputError: It cannot be opened.
+        SettingError: The options do not fit the format.
     """
     reader = READERS[format_of(path, format)]
     if column is not None and not reader.has_columns:
-        raise InputError(f"--column is for JSONL, CSV and Parquet; {path} is read as {format_of(path, format)}.")
+        raise SettingError(f"--column is for JSONL, CSV and Parquet; {path} is read as {format_of(path, format)}.")
     return reader(path, column, pretokenized, most_bytes)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .errors import SettingError
+
 Layers = str | int | Sequence[int]
 
 NAMED_LAYERS = ("mix", "all", "top", "average")
@@ -33,7 +35,7 @@ class Selection:
         layer_count: L + 1 of the model.
 
     Raises:
-        ValueError: There is no such layer or pooling.
+        SettingError: There is no such layer or pooling.
     """
 
     layers: str | int | tuple[int, ...]
@@ -45,19 +47,21 @@ class Selection:
     def of(cls, layers: Layers, pool: str | None, boundaries: bool, layer_count: int) -> Selection:
         """Checks a choice and makes it unambiguous: numbers count from 0."""
         if pool is not None and pool not in POOLINGS:
-            raise ValueError(f"pool {pool!r} is unknown: choose one of {', '.join(map(repr, POOLINGS))}, or None.")
+            raise SettingError(f"pool {pool!r} is unknown: choose one of {', '.join(map(repr, POOLINGS))}, or None.")
         chosen: str | int | tuple[int, ...]
         if isinstance(layers, str):
             if layers not in NAMED_LAYERS:
                 names = ", ".join(map(repr, NAMED_LAYERS))
-                raise ValueError(f"layers {layers!r} is unknown: choose one of {names}, a number or several numbers.")
+                raise SettingError(
+                    f"layers {layers!r} is unknown: choose one of {names}, a number or several numbers."
+                )
             chosen = layers
         elif isinstance(layers, int):
             chosen = number_of_layer(layers, layer_count)
         else:
             chosen = tuple(number_of_layer(layer, layer_count) for layer in layers)
             if not chosen or len(set(chosen)) < len(chosen):
-                raise ValueError(f"layers {list(layers)} must name each layer once, and at least one.")
+                raise SettingError(f"layers {list(layers)} must name each layer once, and at least one.")
         return cls(chosen, pool, boundaries, layer_count)
 
     @property
@@ -103,10 +107,10 @@ def number_of_layer(layer: int, layer_count: int) -> int:
     """The number of a layer, from 0; negative ones count from the top.
 
     Raises:
-        ValueError: There is no such layer.
+        SettingError: There is no such layer.
     """
     if isinstance(layer, bool) or not isinstance(layer, int) or not -layer_count <= layer < layer_count:
-        raise ValueError(
+        raise SettingError(
             f"There is no layer {layer!r}: the model has the layers 0 (the words alone) to {layer_count - 1}."
         )
     return layer % layer_count

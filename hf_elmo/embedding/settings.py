@@ -11,7 +11,7 @@ import torch
 
 from ..conversion.staging import nearest_existing
 from .embedder import BATCH_WORDS, ElmoEmbedder
-from .errors import OutputError
+from .errors import OutputError, SettingError
 from .formats import OutputFormat, Shape, format_for
 from .readers import Reader, format_of, open_reader
 from .selection import Layers, Selection
@@ -122,7 +122,7 @@ def output_format(settings: JobSettings, embedder: ElmoEmbedder, selection: Sele
     """The output's format.
 
     Raises:
-        ValueError: There is none for this output, or it does not have what is asked for.
+        SettingError: There is none for this output, or it does not have what is asked for.
     """
     dim = embedder.model.config.hidden_size
     shape = Shape(selection.columns, selection.has_layer_axis, settings.pool is not None, dim, settings.dtype)
@@ -133,19 +133,19 @@ def check_settings(settings: JobSettings) -> None:
     """Refuses, before any work, what cannot be.
 
     Raises:
-        ValueError: A setting is none, or the output's format is unknown or does not have what is asked for.
-        InputError: The input's format is unknown.
+        SettingError: A setting is none, or a format is unknown or does not have what is asked for.
+        OutputError: The output cannot be written.
     """
     if settings.on_error not in ("stop", "skip"):
-        raise ValueError(f"--on-error must be stop or skip, not {settings.on_error!r}.")
+        raise SettingError(f"--on-error must be stop or skip, not {settings.on_error!r}.")
     for name in ("most_words", "most_line_bytes", "shard_lines", "shard_letters", "threads", "batch_words"):
         value = getattr(settings, name)
         if value is not None and value < 1:
-            raise ValueError(f"{name.replace('_', '-').replace('most', 'max')} must be 1 or more, not {value}.")
+            raise SettingError(f"{name.replace('_', '-').replace('most', 'max')} must be 1 or more, not {value}.")
     if settings.precision not in (None, *PRECISIONS):
-        raise ValueError(f"--precision must be {', '.join(PRECISIONS)}, not {settings.precision!r}.")
+        raise SettingError(f"--precision must be {', '.join(PRECISIONS)}, not {settings.precision!r}.")
     if not is_device(settings.device or "cpu"):
-        raise ValueError(f"The device {settings.device!r} is unknown: name cpu, cuda, cuda:1 or the like.")
+        raise SettingError(f"The device {settings.device!r} is unknown: name cpu, cuda, cuda:1 or the like.")
     format_of(settings.input, settings.input_format)
     format_for(
         settings.output, Shape(["vectors"], False, False, 1, settings.dtype), settings.layout, settings.keep_shards
