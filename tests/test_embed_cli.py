@@ -66,7 +66,7 @@ class TestEmbed:
             "4: it could",
         ):
             assert code in text
-        assert "130, 143: it was stopped" in text
+        assert "129, 130, 143: it was stopped" in text
 
     def test_a_run_says_what_it_did_and_a_second_that_nothing_is_left(self, model, source, tmp_path):
         arguments = ("embed", source, tmp_path / "v.parquet", "--model", model, "--pool", "mean", "--layers", "0,2")
@@ -96,6 +96,30 @@ class TestEmbed:
         assert_exits(3, "layers was 'mix' and is now 'all'", "embed", source, output, "-m", model, "--layers", "all")
         assert_exits(4, "cannot be written", "embed", source, source / "v.hdf5", "--model", model)
 
+    @pytest.mark.parametrize(
+        ("message", "options"),
+        [
+            ("float64", ("--dtype", "float64")),
+            ("'foo' is unknown", ("--layers", "foo")),
+            ("no layer 3", ("--layers", "3")),
+            ("'foo' is unknown", ("--pool", "foo")),
+            ("--on-error must be stop or skip", ("--on-error", "foo")),
+            ("--num-proc must be 1 or more", ("--num-proc", "0")),
+            ("--engine must be local or ray", ("--engine", "foo")),
+            ("are for --engine ray", ("--gpus", "1")),
+            ("must be 1 or more", ("--shard-lines", "0")),
+            ("'foo' is unknown", ("--input-format", "foo")),
+            ("--column is for", ("--column", "a")),
+            ("The device cuda:99 cannot be used here", ("--device", "cuda:99")),
+        ],
+    )
+    def test_a_wrong_option_is_a_wrong_command(self, message, options, model, source, tmp_path):
+        assert_exits(2, message, "embed", source, tmp_path / "v.hdf5", "--model", model, *options)
+        assert contents(tmp_path).keys() == {"in.txt"}
+
+    def test_an_unknown_ending_is_a_wrong_command(self, model, source, tmp_path):
+        assert_exits(2, "must end in", "embed", source, tmp_path / "v.xyz", "--model", model)
+
     def test_skipped_lines_are_counted_and_named(self, model, tmp_path):
         (tmp_path / "in.txt").write_bytes(b"good\n" + b"\xff\n" * 7)
         arguments = ("embed", tmp_path / "in.txt", tmp_path / "v.hdf5", "--model", model)
@@ -106,26 +130,37 @@ class TestEmbed:
         assert "  line 6 is" in result.stdout
         assert "  line 7 is" not in result.stdout
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_a_run_that_is_stopped_goes_on(self, number, code, model, tmp_path):
-        source = write_lines(tmp_path / "in.txt", corpus_lines(1200))
-        arguments = ["embed", source, tmp_path / "v.hdf5", "--model", model, "--shard-lines", "20", "--threads", "1"]
+    def signalled(self, number: int, before, folder: Path, model: Path) -> tuple[list, subprocess.Popen, str]:
+        """A run that gets a signal when it has written a shard; `before` is what it had done with such signals."""
+        source = write_lines(folder / "in.txt", corpus_lines(1200))
+        arguments = ["embed", source, folder / "v.hdf5", "--model", model, "--shard-lines", "20", "--threads", "1"]
         process = subprocess.Popen(
             [*RUN, *map(str, arguments)],
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a shell's background jobs ignore SIGINT
+            preexec_fn=lambda: signal.signal(number, before),
         )
-        while process.poll() is None and not list(tmp_path.glob("v.hdf5.unfinished/part-*.safetensors")):
+        while process.poll() is None and not list(folder.glob("v.hdf5.unfinished/part-*.safetensors")):
             time.sleep(0.05)
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
+        return arguments, process, errors
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_a_run_that_is_stopped_goes_on(self, number, code, model, tmp_path):
+        # A shell's background jobs ignore SIGINT.
+        arguments, process, errors = self.signalled(number, signal.SIG_DFL, tmp_path, model)
         assert process.returncode == code, errors
         assert "Traceback" not in errors
         assert list(tmp_path.rglob("*.tmp")) == []
         result = run(*arguments)
         assert result.exit_code == 0, result.output
         assert "of the lines were done by an earlier run" in result.stdout
+
+    def test_a_signal_that_is_ignored_stays_so_as_with_nohup(self, model, tmp_path):
+        _, process, errors = self.signalled(signal.SIGHUP, signal.SIG_IGN, tmp_path, model)
+        assert process.returncode == 0, errors
+        assert (tmp_path / "v.hdf5").is_file()
 
     def test_a_terminal_shows_words_a_second_and_the_time_left(self, model, tmp_path):
         pty = pytest.importorskip("pty")

@@ -51,8 +51,9 @@ def friendly_errors(
         raise SystemExit(128 + number)
 
     for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # `nohup` has hang-ups ignored
+            signal.signal(number, stop)
     expected: tuple[type[Exception], ...] = (ConversionError, OSError, *others)
     try:
         yield
