@@ -124,18 +124,21 @@ class Pool:
         """Puts another in the place of a worker that has died.
 
         Raises:
-            WorkerError: That has happened too often.
+            WorkerError: That has happened too often, or would again: it ended by itself before it was ready.
         """
         worker.stop()
         chunk = worker.chunk
         index = None if chunk is None else chunk.index
         self.deaths[index] += 1
-        how = cause_of_death(worker.process.exitcode)
+        code = worker.process.exitcode
+        how = cause_of_death(code)
+        if chunk is None and code is not None and code >= 0:
+            raise WorkerError(f"A worker process ended before it was ready, by {how}; what it said is above. {GUARD}")
         if self.deaths[index] == MOST_DEATHS:
             unit = self.recipe.source[1]
             where = "before it was ready" if chunk is None else f"at the {unit}s from {chunk.first_line + 1:,} on"
             what = f"A worker process was ended {where} {MOST_DEATHS} times, the last time by {how}."
-            raise WorkerError(f"{what} {advice(worker.process.exitcode, chunk is not None)}")
+            raise WorkerError(f"{what} {advice(code)}")
         logger.warning("Worker process %d was ended by %s; another one takes its place.", worker.number + 1, how)
         if chunk is not None:
             self.waiting.appendleft(chunk)
@@ -242,14 +245,14 @@ def interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def advice(code: int | None, was_ready: bool) -> str:
+def advice(code: int | None) -> str:
     """What to do about a worker that ended so."""
     if code is None or code < 0:
         return (
             "Where memory is short the system does this: take fewer processes (--num-proc), or fewer lines at a time "
             "(--shard-lines, with --overwrite)."
         )
-    return "What it said stands above." if was_ready else f"What it said stands above. {GUARD}"
+    return "What it said is above."
 
 
 def cause_of_death(code: int | None) -> str:
