@@ -222,6 +222,7 @@ def test_gradients_are_compared_through_the_conversion() -> None:
         largest_relative_differences(ours, theirs, config)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_measurement_runs(work: Path) -> None:
     found = measure(work, "bfloat16", "training", "training-small", "loading", "memory", "gpu-32", "gpu-training")

@@ -318,6 +318,7 @@ def test_some_damage(name: str, tmp_path: Path) -> None:
     assert_survives(name, SAMPLE, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_damage(name: str, tmp_path: Path) -> None:

@@ -617,6 +617,7 @@ class TestKills:
     def test_a_few_kills_at_random_moments(self, model, tmp_path):
         assert_survives_kills(model, tmp_path, "v.hdf5", 3)
 
+    @pytest.mark.long
     @pytest.mark.slow
     @pytest.mark.parametrize("output", ["v.hdf5", "v.parquet"])
     def test_thirty_kills_at_random_moments(self, output, model, tmp_path):

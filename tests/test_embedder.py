@@ -308,6 +308,7 @@ def test_many_lines_together_equal_each_alone(embedder):
     assert_equals_each_alone(embedder, corpus_lines(400), PARITY_TOLERANCE)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_among_twenty_thousand_lines_of_real_text_a_line_is_what_it_is_alone():
     embedder = ElmoEmbedder.from_pretrained("elmo-tiny-english")

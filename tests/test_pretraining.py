@@ -388,6 +388,7 @@ class TestInterruption:
         assert_same_weights(output, tmp_path / "whole")
         assert not (output / UNFINISHED).exists()
 
+    @pytest.mark.long
     @pytest.mark.slow
     def test_twenty_kills_at_random_moments_lose_nothing_but_the_last_interval(self, tmp_path):
         """Each kill falls somewhere between the start of a step and the end of a checkpoint; the end is the same."""

@@ -336,6 +336,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("row", SAMPLES)
 def test_a_part_of_the_real_data_is_learned(tmp_path: Path, run: Callable[..., Path], row: str) -> None:
