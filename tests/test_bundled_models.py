@@ -94,6 +94,7 @@ def test_the_card_tells_command_data_and_time(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["sentence", "stream"])
+@pytest.mark.long
 def test_the_perplexity_of_wikitext_is_the_one_on_the_card(protocol):
     text = data_path("wikitext2", "test.txt")
     model, tokenizer = load_language_model(resolve_model("elmo-tiny-english"))

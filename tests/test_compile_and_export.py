@@ -184,6 +184,7 @@ def fresh_compiler():
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(("model_class", "dynamic"), [(ElmoModel, None), (ElmoForTokenClassification, True)])
+@pytest.mark.long
 def test_a_compiled_model_gives_the_same_numbers(model_class, dynamic):
     model = varied_model(model_class)
     assert_same_everywhere(torch.compile(model, dynamic=dynamic), model)

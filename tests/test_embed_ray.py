@@ -152,6 +152,7 @@ def test_ctrl_c_ends_the_command_and_its_cluster(model, lines, expected, tmp_pat
     assert written(tmp_path) == expected
 
 
+@pytest.mark.long
 def test_a_chunk_at_which_actors_keep_dying_ends_the_job(model, lines, tmp_path):
     ended = threading.Event()
     begun = threading.Event()

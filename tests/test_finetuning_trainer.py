@@ -361,6 +361,7 @@ torch.distributed.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.long
 def test_two_processes_of_half_the_batch_are_one_of_the_whole(task, tmp_path):
     whole = make_trainer(
         task,

@@ -210,6 +210,7 @@ class TestARun:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("protocol", ["sentence", "stream"])
+    @pytest.mark.long
     def test_two_hundred_sentences_are_learned_to_their_entropy(self, protocol, tmp_path):
         """No model can do better than log(200) nats a sentence of 200 that are equally likely, in either direction.
 
