@@ -136,8 +136,8 @@ class TestStreams:
         assert vectors.shape == (24_000, 12)
         assert_close(short, embedder.embed_sentence(["Yes"], layers="top"), ROUNDING)
         # The forward half knows what stands before a word, the backward half what stands after it.
-        assert_close(vectors[:50, :6], embedder.embed_sentence(words[:50], layers="top")[:, :6], ROUNDING)
-        assert_close(vectors[-50:, 6:], embedder.embed_sentence(words[-50:], layers="top")[:, 6:], ROUNDING)
+        assert_close(vectors[:50, :6], embedder.embed_sentence(words[:50], layers="top")[:, :6], 5e-5)
+        assert_close(vectors[-50:, 6:], embedder.embed_sentence(words[-50:], layers="top")[:, 6:], 5e-5)
 
 
 class TestErrors:
