@@ -1,7 +1,7 @@
 """Which fast paths may run: each can be switched off, for a comparison with the plain path or to save memory.
 
-Every fast path gives the numbers of the plain path to float rounding. None is needed: where one cannot run, the plain
-path takes over.
+Every fast path gives the numbers of the plain path to float rounding (dropout draws others from the same seed). None
+is needed: where one cannot run, the plain path takes over.
 """
 
 import os
@@ -20,6 +20,7 @@ FAST_PATHS = {
     "packed_weights": "Weight matrices laid out again for oneDNN's kernels, at the cost of their memory once more.",
     "convolutions_as_products": "The character convolutions as matrix products over windows, maxima by their places.",
     "distinct_words": "The first layer's input product for each distinct word once.",
+    "dropout_from_bits": "The masks of dropout on a CPU from 16 random bits a number, drawn many at a time.",
     "word_cache": "Vectors of the token layer kept from call to call while its weights stay as they are.",
 }
 # Names of fast paths that are off, separated by commas, or "all".

@@ -15,6 +15,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
 from .crf_elmo import LinearChainCrf, constraints
+from .dropout_elmo import ElmoDropout
 from .modeling_elmo import NO_LABEL, ElmoModel, ElmoPreTrainedModel, ElmoScalarMix, select_layers
 from .task_network_elmo import ElmoPooling, ElmoTaskNetwork
 
@@ -62,7 +63,7 @@ class ElmoHead(ElmoPreTrainedModel):
         dropout = config.classifier_dropout
         if dropout is None:
             dropout = config.task_dropout if config.task_num_layers or is_biattentive else 0.0
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ElmoDropout(dropout)
 
     def apply_freezing(self) -> None:
         """Makes trainable what the configuration says; mixes that the head does not read are not trained."""

@@ -9,6 +9,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
+from .dropout_elmo import apply_dropout
 from .lstm_elmo import State, pack_words
 from .modeling_elmo import NO_LABEL, ElmoModel, ElmoPreTrainedModel, gather_positions, select_layers, turn_words
 from .softmax_elmo import ElmoSoftmax
@@ -150,7 +151,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             layers, states = elmo.encoder(torch.cat([tokens, tokens], dim=-1), mask, states, packing, dropout)
         else:
             layers, states = self._run_streams(input_ids, backward_input_ids, attention_mask, mask, states)
-        forward_hidden, backward_hidden = nn.functional.dropout(layers[-1], dropout, self.training).chunk(2, dim=-1)
+        forward_hidden, backward_hidden = apply_dropout(layers[-1], dropout, self.training).chunk(2, dim=-1)
         output = ElmoForPreTrainingOutput(states=states)
         if targets is not None:
             losses = [

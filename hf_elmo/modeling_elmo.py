@@ -17,6 +17,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .character_encoder_elmo import ElmoCharacterEncoder, ElmoHighway
 from .configuration_elmo import ElmoConfig
+from .dropout_elmo import ElmoDropout, apply_dropout
 from .fast_paths_elmo import is_enabled
 from .lstm_elmo import ElmoLstm, Packing, State, pack_words, run_lstms
 from .shared_bilm_elmo import (
@@ -99,7 +100,7 @@ class ElmoLayer(GradientCheckpointingLayer):
             [forward; backward] of this layer (batch, seq, 2P), and the final output and cell.
         """
         if dropout and self.training:
-            hidden_states = nn.functional.dropout(hidden_states, dropout)
+            hidden_states = apply_dropout(hidden_states, dropout)
             packing = packing and packing.without_distinct_words()
         states = list(zip(hidden.chunk(2, -1), cell.chunk(2, -1), strict=True))
         lstms = (self.forward_lstm, self.backward_lstm)
@@ -196,8 +197,8 @@ class ElmoScalarMix(nn.Module):
         if self.layer_norm:
             layers = [self._normalise(layer, mask) for layer in layers]
         weights = self._scalars().softmax(dim=0)
-        mixed = sum(weight * layer for weight, layer in zip(weights, layers, strict=True))
-        return self.gamma * mixed * mask
+        first, *others = (weight * layer for weight, layer in zip(weights, layers, strict=True))
+        return sum(others, first) * (self.gamma * mask)
 
     def weights(self) -> torch.Tensor:
         """What each layer counts, shape (L + 1,): the softmax, and 0 for layers that take no part."""
@@ -394,7 +395,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.embeddings = ElmoCharacterEncoder(config)
         self.encoder = ElmoEncoder(config)
         self.representations = nn.ModuleList(ElmoScalarMix(config) for _ in range(config.num_output_representations))
-        self.dropout = nn.Dropout(config.representation_dropout)
+        self.dropout = ElmoDropout(config.representation_dropout)
         self.low_precision = LowPrecisionBilm()
         self.post_init()
         self.apply_freezing()

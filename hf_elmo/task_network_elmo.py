@@ -1,17 +1,58 @@
 """What stands between ELMo and the classifier of a head: [x; ELMo] -> BiLSTM -> [h; ELMo], and pooling."""
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
 
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo import gather_positions, turn_words, words_first
+from .dropout_elmo import ElmoDropout
+from .modeling_elmo import gather_positions
 
 # Groups of rows of like lengths that a CPU reads one after the other, in batches of so many rows and more.
 LENGTH_GROUPS, MIN_GROUPED_ROWS = 4, 16
 # Pieces of which the maxout layer of the biattentive network takes the largest.
 MAXOUT_PIECES = 2
+
+
+class Reading(NamedTuple):
+    """In which order the two directions of a BiLSTM read the words of a padded batch.
+
+    Rows of like lengths stand beside each other in a group, and each row begins with its first word, or with its last
+    one: padding comes after all words and reaches none.
+
+    Attributes:
+        groups: Steps and rows of each group.
+        words: Which position of the batch is read at each place, for each direction, shape (2, places). The places of
+            a group lie one after the other, step by step.
+        places: At which place each position of the batch is read, for each direction, shape (2, batch, seq).
+        mask: True at words, shape (batch, seq).
+    """
+
+    groups: list[tuple[int, int]]
+    words: torch.Tensor
+    places: torch.Tensor
+    mask: torch.Tensor
+
+
+def plan_reading(mask: torch.Tensor) -> Reading:
+    """Plans how the words of a batch are read, in whatever pattern they stand; mask as of `Reading`."""
+    lengths = mask.sum(dim=1)
+    places, groups, start = mask.new_zeros(2, *mask.shape, dtype=torch.long), [], 0
+    number = mask.cumsum(dim=1) - 1
+    numbers = torch.stack([number, lengths[:, None] - 1 - number])
+    for rows in rows_of_like_length(mask):
+        steps = mask.shape[1]
+        if not torch.compiler.is_exporting():
+            steps = max(int(lengths[rows].amax()), 1)  # an LSTM wants a word at least
+        places[:, rows] = start + numbers[:, rows] * len(rows) + torch.arange(len(rows), device=mask.device)[:, None]
+        groups.append((steps, len(rows)))
+        start += steps * len(rows)
+    positions = torch.arange(mask.numel(), device=mask.device).expand(2, -1)
+    # What is no word goes to a place of its own behind the others; places without a word read whatever comes first.
+    targets = places.masked_fill(~mask, start).flatten(1)
+    words = positions.new_zeros(2, start + 1).scatter(1, targets, positions)[:, :-1]
+    return Reading(groups, words, places.masked_fill(~mask, 0), mask)
 
 
 class ElmoBiLstmLayer(nn.Module):
@@ -24,25 +65,35 @@ class ElmoBiLstmLayer(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.forward_lstm = nn.LSTM(input_size, hidden_size, batch_first=True)
-        self.backward_lstm = nn.LSTM(input_size, hidden_size, batch_first=True)
+        self.forward_lstm = nn.LSTM(input_size, hidden_size)
+        self.backward_lstm = nn.LSTM(input_size, hidden_size)
 
-    def forward(self, words: torch.Tensor, mask: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
-        """Runs both directions over words that stand at the front of their rows.
-
-        Each direction is given its first word first, so that padding comes after all words and reaches none.
+    def forward(self, words: torch.Tensor, reading: Reading) -> torch.Tensor:
+        """Runs both directions.
 
         Args:
             words: Shape (batch, seq, size).
-            mask: True at words, shape (batch, seq).
-            turned: `turn_words(mask)`.
+            reading: How they are read.
 
         Returns:
             [forward; backward], shape (batch, seq, 2H), 0 at padding.
         """
-        forward = run_lstm(self.forward_lstm, words)
-        backward = gather_positions(run_lstm(self.backward_lstm, gather_positions(words, turned)), turned)
-        return torch.cat([forward, backward], dim=-1) * mask[..., None]
+        # An embedding, because its gradient is quicker than that of any other way to take rows.
+        read = nn.functional.embedding(reading.words, words.flatten(0, 1))
+        outputs = [
+            nn.functional.embedding(places, self._run(lstm, inputs, reading.groups))
+            for lstm, inputs, places in zip((self.forward_lstm, self.backward_lstm), read, reading.places, strict=True)
+        ]
+        return torch.cat(outputs, dim=-1) * reading.mask[..., None]
+
+    @staticmethod
+    def _run(lstm: nn.LSTM, inputs: torch.Tensor, groups: list[tuple[int, int]]) -> torch.Tensor:
+        """The outputs at all places (places, H) from the inputs (places, size)."""
+        if len(groups) == 1:
+            return run_lstm(lstm, inputs.unflatten(0, groups[0])).flatten(0, 1)
+        parts = inputs.split([steps * rows for steps, rows in groups])
+        outputs = [run_lstm(lstm, part.unflatten(0, group)) for part, group in zip(parts, groups, strict=True)]
+        return torch.cat([output.flatten(0, 1) for output in outputs])
 
 
 class ElmoBiLstm(nn.Module):
@@ -59,44 +110,24 @@ class ElmoBiLstm(nn.Module):
         super().__init__()
         sizes = [input_size, *[2 * hidden_size] * (num_layers - 1)]
         self.layers = nn.ModuleList(ElmoBiLstmLayer(size, hidden_size) for size in sizes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ElmoDropout(dropout)
+        self.hidden_size = hidden_size
 
     def forward(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Reads words (batch, seq, size) where the mask (batch, seq) is True; gives (batch, seq, 2H), 0 elsewhere."""
-        order, places = words_first(mask)
-        length = mask.shape[1]
-        if not torch.compiler.is_exporting():
-            longest = int(mask.sum(dim=1).amax()) if mask.numel() else 0
-            order = order[:, : max(longest, 1)]  # an LSTM wants a word at least
-        words, mask = gather_positions(words, order), mask.gather(1, order)
-        groups = rows_of_like_length(mask)
-        if len(groups) == 1:
-            words = self._read(words, mask)
-        else:
-            words = torch.cat([self._read_rows(words, mask, rows) for rows in groups])[torch.cat(groups).argsort()]
-        if not torch.compiler.is_exporting():
-            words = nn.functional.pad(words, (0, 0, 0, length - words.shape[1]))
-        return gather_positions(words, places)
-
-    def _read(self, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """As `forward`, for words that stand at the front of their rows."""
-        turned = turn_words(mask)
+        if not torch.compiler.is_exporting() and not mask.numel():
+            return words.new_zeros(*mask.shape, 2 * self.hidden_size)
+        reading = plan_reading(mask)
         for number, layer in enumerate(self.layers):
-            words = layer(self.dropout(words) if number else words, mask, turned)
+            words = layer(self.dropout(words) if number else words, reading)
         return words
-
-    def _read_rows(self, words: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """As `_read`, for some rows alone, no longer than their words are."""
-        longest = max(int(mask[rows].sum(dim=1).amax()), 1)
-        read = self._read(words[rows, :longest], mask[rows, :longest])
-        return nn.functional.pad(read, (0, 0, 0, words.shape[1] - longest))
 
 
 def rows_of_like_length(mask: torch.Tensor) -> list[torch.Tensor]:
     """The rows of a batch in groups that a CPU reads one by one, where that saves a fifth or more.
 
     Args:
-        mask: True at words, which stand at the front of their rows, shape (batch, seq).
+        mask: True at words, shape (batch, seq).
     """
     rows = torch.arange(mask.shape[0], device=mask.device)  # not len: an exported graph takes any batch
     if mask.is_cuda or torch.compiler.is_compiling() or len(mask) < MIN_GROUPED_ROWS:
@@ -104,15 +135,13 @@ def rows_of_like_length(mask: torch.Tensor) -> list[torch.Tensor]:
     lengths = mask.sum(dim=1)
     groups = lengths.argsort(descending=True, stable=True).chunk(LENGTH_GROUPS)
     read = sum(int(lengths[group[0]]) * len(group) for group in groups)
-    return list(groups) if read <= 0.8 * mask.numel() else [rows]
+    return list(groups) if read <= 0.8 * len(mask) * int(lengths.max()) else [rows]
 
 
 def run_lstm(lstm: nn.LSTM, words: torch.Tensor) -> torch.Tensor:
-    """The outputs (batch, seq, H) of an LSTM of one layer that reads words (batch, seq, size) from left to right."""
+    """The outputs (seq, batch, H) of an LSTM of one layer that reads words (seq, batch, size)."""
     if torch.compiler.is_exporting():
         return _scanned_lstm(lstm, words)
-    if not words.shape[0] or not words.shape[1]:
-        return words.new_zeros(*words.shape[:2], lstm.hidden_size)
     if words.is_cuda:
         lstm.flatten_parameters()  # weights that were loaded lie apart
     return lstm(words)[0]
@@ -138,9 +167,9 @@ def _scanned_lstm(lstm: nn.LSTM, words: torch.Tensor) -> torch.Tensor:
         return (hidden, cell), hidden.clone()
 
     gates = nn.functional.linear(words, from_word, biases[0] + biases[1])
-    start = words.new_zeros(words.shape[0], lstm.hidden_size)
-    _, outputs = scan(step, (start, start.clone()), gates.transpose(0, 1), dim=0)
-    return outputs.transpose(0, 1)
+    start = words.new_zeros(words.shape[1], lstm.hidden_size)
+    _, outputs = scan(step, (start, start.clone()), gates, dim=0)
+    return outputs
 
 
 class ElmoTaskNetwork(nn.Module):
@@ -167,7 +196,7 @@ class ElmoTaskNetwork(nn.Module):
         self.embeddings = None
         if config.task_embedding_size is not None and config.word_vocab_size is not None:
             self.embeddings = nn.Embedding(config.word_vocab_size + 1, config.task_embedding_size, padding_idx=0)
-        self.dropout = nn.Dropout(config.task_dropout)
+        self.dropout = ElmoDropout(config.task_dropout)
         self.parts = [(config.task_embedding_size, False)] if config.task_embedding_size else []
         self.parts += [(config.hidden_size, True)] * config.elmo_at_input
         self.parts += [(1, False)] * self.has_predicates
@@ -220,7 +249,7 @@ class ElmoTaskNetwork(nn.Module):
             like = next((part for part in (*parts, at_output) if part is not None), None)
             parts.append(marks[..., None].to(like if like is not None else next(self.parameters())))
         if parts:
-            words = torch.cat(parts, dim=-1)
+            words = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
             if self.encoder is not None:
                 words = self.encoder(words, mask)
             if self.integrator is not None:
@@ -258,7 +287,7 @@ class ElmoPooling(nn.Module):
         self.size = sum(size for size, _ in parts)
         self.attention = self.maxout = None
         if self.kind == "biattentive":
-            self.dropout = nn.Dropout(config.task_dropout)
+            self.dropout = ElmoDropout(config.task_dropout)
             self.attention = nn.Linear(self.size, 1)
             self.maxout = nn.Linear(4 * self.size, MAXOUT_PIECES * 2 * config.task_hidden_size)
             self.size = 2 * config.task_hidden_size

@@ -47,6 +47,7 @@ CODE_FILES = {
     "character_ids_elmo.py",
     "configuration_elmo.py",
     "crf_elmo.py",
+    "dropout_elmo.py",
     "fast_paths_elmo.py",
     "fused_lstm_elmo.py",
     "heads_elmo.py",

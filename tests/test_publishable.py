@@ -16,6 +16,7 @@ CODE = [
     "character_ids_elmo.py",
     "configuration_elmo.py",
     "crf_elmo.py",
+    "dropout_elmo.py",
     "fast_paths_elmo.py",
     "fused_lstm_elmo.py",
     "heads_elmo.py",
