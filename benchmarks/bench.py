@@ -274,3 +274,19 @@ def processor(field: str = "model name") -> str:
         lines = []
     values = (line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == field)
     return next(values, platform.processor() if field == "model name" else "")
+
+
+def print_shares(seconds: dict[str, float], unit: str, scale: float) -> None:
+    """Prints the machine and, as a table, how the time is divided.
+
+    Args:
+        seconds: Of each part.
+        unit: What the table gives beside the shares.
+        scale: Units in a second.
+    """
+    whole = sum(seconds.values())
+    print(f"{processor()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
+    print(f"| part | share | {unit} |\n|---|---|---|")
+    for part, taken in seconds.items():
+        print(f"| {part} | {taken / whole:.1%} | {scale * taken:.0f} |")
+    print(f"| all | | {scale * whole:.0f} |")

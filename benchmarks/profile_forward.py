@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from bench import processor
+from bench import print_shares
 from checkpoints import make_checkpoint
 from run import SENTENCES, WORK
 from sentences import Sentence, Text, batches, count_words
@@ -153,14 +153,10 @@ def main(
     )
     undisturbed = side.do_time(others, batch_size)["seconds"] / count_words(others)
     seconds = profile_forwards(side, batches(chosen, batch_size))
-    whole, words = sum(seconds.values()), count_words(chosen)
+    words = count_words(chosen)
     order = "in file order" if in_order else "sorted by length"
     print(f"{size} size, {precision}, {words:,} words in batches of {batch_size} {order}")
-    print(f"{processor()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
-    print("| part | share | ms per 1,000 words |\n|---|---|---|")
-    for part in PARTS:
-        print(f"| {part} | {seconds[part] / whole:.1%} | {1e6 * seconds[part] / words:.0f} |")
-    print(f"| all | | {1e6 * whole / words:.0f} |")
+    print_shares(seconds, "ms per 1,000 words", 1e6 / words)
     print(f"\nOther sentences without the profiler: {1e6 * undisturbed:.0f} ms per 1,000 words")
 
 

@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from bench import processor
+from bench import print_shares
 from checkpoints import make_checkpoint
 from run import SENTENCES, WORK
 from sentences import Text
@@ -58,13 +57,8 @@ def main(
         for event in events:
             seconds[OPERATORS.get(event.name, ARITHMETIC)] += event.self_cpu_time_total / 1e6
         seconds[PYTHON] += max(0.0, whole - sum(event.self_cpu_time_total for event in events) / 1e6)
-    whole = sum(seconds.values())
     print(f"{size} size, float32, {SENTENCES_A_STEP} x {WORDS_A_SENTENCE} words a step")
-    print(f"{processor()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}\n")
-    print("| part | share | ms a step |\n|---|---|---|")
-    for part in PARTS:
-        print(f"| {part} | {seconds[part] / whole:.1%} | {1e3 * seconds[part] / steps:.0f} |")
-    print(f"| all | | {1e3 * whole / steps:.0f} |")
+    print_shares(seconds, "ms a step", 1e3 / steps)
     print(f"\nOther steps without the profiler: {1e3 * undisturbed:.0f} ms")
 
 

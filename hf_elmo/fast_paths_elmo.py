@@ -109,7 +109,7 @@ def is_batched(tensor: torch.Tensor) -> bool:
     """Whether a tensor stands for many, as gradients do with `is_grads_batched`, and only some operations take it."""
     try:
         tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
+    except NotImplementedError:
         return True
     return False
 

@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,25 @@ def job_in(folder: Path, settings: JobSettings, overwrite: bool = False) -> Call
         run_job(settings, overwrite=overwrite)
 
     return task
+
+
+def killed_at(step: int, task: Callable[[], Any]) -> Callable[[], Any]:
+    """A task that ends without any cleaning up when it is about to make, or rename, its n-th file or folder."""
+
+    def killed() -> None:
+        count = 0
+
+        def watch(event: str, arguments: tuple) -> None:
+            nonlocal count
+            if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
+                if count == step:
+                    os._exit(9)
+                count += 1
+
+        sys.addaudithook(watch)
+        task()
+
+    return killed
 
 
 def kill_after(child: multiprocessing.process.BaseProcess, seconds: float) -> None:

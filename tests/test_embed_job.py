@@ -24,6 +24,7 @@ from tests.embedding_jobs import (
     corpus_lines,
     job_in,
     kill_after,
+    killed_at,
     model_folder,
     run_in_child,
     seconds_of,
@@ -582,7 +583,7 @@ class TestKills:
         while True:
             folder = tmp_path / f"killed-{steps}"
             place_job(folder, model, lines, output)
-            child = run_in_child(killed_at(steps, folder, settings))
+            child = run_in_child(killed_at(steps, job_in(folder, settings)))
             child.join()
             if child.exitcode == 0:
                 break
@@ -604,9 +605,9 @@ class TestKills:
             if finished:
                 seconds_of(job_in(folder, began))
             else:
-                run_in_child(killed_at(3, folder, began)).join()
+                run_in_child(killed_at(3, job_in(folder, began))).join()
                 assert (folder / f"{output}.unfinished").is_dir()
-            child = run_in_child(killed_at(step, folder, settings, overwrite=True))
+            child = run_in_child(killed_at(step, job_in(folder, settings, overwrite=True)))
             child.join()
             seconds_of(job_in(folder, settings, overwrite=True))
             assert contents(folder) == expected, f"killed at step {step}"
@@ -622,28 +623,6 @@ class TestKills:
     @pytest.mark.parametrize("output", ["v.hdf5", "v.parquet"])
     def test_thirty_kills_at_random_moments(self, output, model, tmp_path):
         assert_survives_kills(model, tmp_path, output, 30)
-
-
-def killed_at(step: int, folder: Path, settings: JobSettings, overwrite: bool = False):
-    """A task that ends without any cleaning up when it is about to make, or rename, its n-th file or folder."""
-
-    def task() -> None:
-        import sys
-
-        count = 0
-
-        def watch(event: str, arguments: tuple) -> None:
-            nonlocal count
-            if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
-                if count == step:
-                    os._exit(9)
-                count += 1
-
-        os.chdir(folder)
-        sys.addaudithook(watch)
-        run_job(settings, overwrite=overwrite)
-
-    return task
 
 
 def assert_survives_kills(model: Path, folder: Path, output: str, kills: int) -> None:

@@ -30,7 +30,7 @@ from hf_elmo import (
 from hf_elmo.embedding.errors import ChangedError, OutputError
 from hf_elmo.lexicon_elmo import WordVocabulary
 from tests.assertions import assert_close, assert_identical
-from tests.embedding_jobs import contents, kill_after, run_in_child, seconds_of
+from tests.embedding_jobs import contents, kill_after, killed_at, run_in_child, seconds_of
 from tests.saved_folders import save_folder, varied_model
 from tests.tiny_models import SENTENCES, tiny_model
 
@@ -471,27 +471,6 @@ def begin(data: Dataset, model: ElmoModel, folder: Path) -> Path:
     manifest = json.loads((unfinished / "manifest.json").read_text())
     (unfinished / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
     return unfinished
-
-
-def killed_at(step: int, task: Callable[[], Any]) -> Callable[[], Any]:
-    """A task that ends without any cleaning up when it is about to make, or rename, its n-th file or folder."""
-
-    def killed() -> None:
-        import sys
-
-        count = 0
-
-        def watch(event: str, arguments: tuple) -> None:
-            nonlocal count
-            if event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
-                if count == step:
-                    os._exit(9)
-                count += 1
-
-        sys.addaudithook(watch)
-        task()
-
-    return killed
 
 
 class TestChanges:
