@@ -91,8 +91,12 @@ def other_rows(measured: Results, peers: tuple[str, ...]) -> list[list[str]]:
         add("loading, imports included", {side: values["seconds_with_import"] for side, values in sides.items()}, "s")
     if "memory" in measured:
         sides = measured["memory"]["sides"]
-        add("memory of a forward, 32 sentences", {k: v["first_growth"] / MEGABYTE for k, v in sides.items()}, "MiB")
-        add("memory of the process at its peak", {k: v["in_all"] / MEGABYTE for k, v in sides.items()}, "MiB")
+        for title, figure in (
+            ("memory of a first forward, 32 sentences", "first_growth"),
+            ("memory of a second forward, 32 sentences", "second_growth"),
+            ("memory of the process at its peak", "in_all"),
+        ):
+            add(title, {side: values[figure] / MEGABYTE for side, values in sides.items()}, "MiB")
     return rows
 
 
