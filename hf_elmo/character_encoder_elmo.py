@@ -23,6 +23,9 @@ from .fast_paths_elmo import (
 from .packed_weights_elmo import PackedWeight, WeightWatch
 from .word_cache_elmo import WordCache, words_of_rows
 
+# Groups of words of like lengths on a CPU, from so many words on.
+LENGTH_GROUPS, MIN_GROUPED_WORDS = 4, 64
+
 
 class ElmoHighway(nn.Module):
     """One highway layer (Srivastava et al. 2015) with bilm-tf's names: the carry gate multiplies the transform."""
@@ -70,14 +73,35 @@ class ElmoCharacterEncoder(nn.Module):
 
     def forward(self, character_ids: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Maps character ids (words, characters) and, where words have vectors, word ids (words,) to (words, P)."""
-        characters = self.character_embeddings(character_ids)
-        pooled = [self._convolve(cast(nn.Conv1d, convolution), characters) for convolution in self.convolutions]
-        features = self.activation(torch.cat(pooled, dim=-1))
+        convolutions = cast(list[nn.Conv1d], list(self.convolutions))
+        pooled = self._pool(character_ids, lambda index, characters: self._convolve(convolutions[index], characters))
+        features = self.activation(pooled)
         for highway in self.highways:
             features = highway(features)
         if self.word_embeddings is not None:
             features = torch.cat([self.word_embeddings(word_ids), features], dim=-1)
         return features if self.projection is None else self.projection(features)
+
+    def _pool(
+        self, character_ids: torch.Tensor, convolve: Callable[[int, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """The largest value of each filter for each word, shape (words, filters).
+
+        Args:
+            character_ids: Shape (words, characters).
+            convolve: Maps the number of a convolution and characters (words, n, size) to (words, its filters).
+        """
+        pooled, groups = [], words_of_like_length(character_ids)
+        for words, length in groups:
+            characters = self.character_embeddings(character_ids[words, : length + self.widest_filter])
+            parts = [
+                convolve(index, characters[:, : length + cast(nn.Conv1d, convolution).kernel_size[0]])
+                for index, convolution in enumerate(self.convolutions)
+            ]
+            pooled.append(torch.cat(parts, dim=-1))
+        if len(groups) == 1:
+            return pooled[0]
+        return torch.cat(pooled).index_select(0, torch.cat([words for words, _ in groups]).argsort())
 
     @staticmethod
     def _convolve(convolution: nn.Conv1d, characters: torch.Tensor) -> torch.Tensor:
@@ -104,13 +128,12 @@ class ElmoCharacterEncoder(nn.Module):
             weight, bias = cast(torch.Tensor, module.weight), cast(torch.Tensor, module.bias)
             return self.packed[name].product(inputs, weight.flatten(1), bias)
 
-        characters = self.character_embeddings(character_ids)
-        pooled = []
-        for index, convolution in enumerate(cast(list[nn.Conv1d], list(self.convolutions))):
-            places = windows(characters, convolution)
+        def convolve(index: int, characters: torch.Tensor) -> torch.Tensor:
+            places = windows(characters, cast(nn.Conv1d, self.convolutions[index]))
             values = product(f"convolutions.{index}", places.flatten(0, 1))
-            pooled.append(values.view(*places.shape[:2], -1).amax(dim=1))
-        features = self.activation(torch.cat(pooled, dim=-1))
+            return values.view(*places.shape[:2], -1).amax(dim=1)
+
+        features = self.activation(self._pool(character_ids, convolve))
         for index in range(len(self.highways)):
             carry = product(f"highways.{index}.carry", features).sigmoid_()
             features = torch.lerp(features, product(f"highways.{index}.transform", features).relu_(), carry)
@@ -242,6 +265,22 @@ def distinct_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first.setdefault(word, number)
     places = {word: place for place, word in enumerate(first)}
     return rows[list(first.values())], torch.tensor([places[word] for word in words])
+
+
+def words_of_like_length(character_ids: torch.Tensor) -> list[tuple[Any, int]]:
+    """Groups of words (words, characters) that their convolutions take together: which words, and the longest of them.
+
+    All that stands behind a word is the same character, so that of the windows over that alone one is enough.
+    """
+    words, characters = character_ids.shape
+    if torch.compiler.is_compiling() or not is_enabled("words_of_like_length"):
+        return [(slice(None), characters)]
+    varying = character_ids != character_ids[:, -1:]
+    lengths = (varying * torch.arange(1, characters + 1, device=character_ids.device)).amax(dim=1)
+    if words < MIN_GROUPED_WORDS or character_ids.device.type != "cpu":
+        return [(slice(None), int(lengths.amax()) if words else characters)]
+    groups = lengths.argsort(stable=True).chunk(LENGTH_GROUPS)
+    return [(group, int(lengths[group[-1]])) for group in groups]
 
 
 def windows(characters: torch.Tensor, convolution: nn.Conv1d) -> torch.Tensor:

@@ -19,6 +19,7 @@ FAST_PATHS = {
     "reused_buffers": "Memory of a training step kept for the next one, until some calls without gradients.",
     "packed_weights": "Weight matrices laid out again for oneDNN's kernels, at the cost of their memory once more.",
     "convolutions_as_products": "The character convolutions as matrix products over windows, maxima by their places.",
+    "words_of_like_length": "The convolutions of short words apart from those of long ones, over fewer characters.",
     "distinct_words": "The first layer's input product for each distinct word once.",
     "dropout_from_bits": "The masks of dropout on a CPU from 16 random bits a number, drawn many at a time.",
     "word_cache": "Vectors of the token layer kept from call to call while its weights stay as they are.",

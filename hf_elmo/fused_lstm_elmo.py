@@ -253,12 +253,12 @@ class FusedWalk(torch.autograd.Function):
             input_gate, forget_gate, candidate, output_gate = _activate(step_gates, hidden.dtype)
             step_gates.chunk(4, dim=-1)[2].copy_(candidate)
             torch.mul(active_cell, forget_gate, out=step_cells).addcmul_(input_gate, candidate)
-            active_cell.copy_(clipped(step_cells, clips.cell))
+            _write_clipped(step_cells, clips.cell, active_cell)
             step_tanh.copy_(_tanh(active_cell, hidden.dtype))
             unprojected = (output_gate * step_tanh).to(hidden.dtype)
             for direction, rows, after in zip(directions, unprojected, step_projected, strict=True):
                 after.copy_(direction.packed.projection.product(rows, direction.weights.projection))
-            active_hidden.copy_(clipped(step_projected, clips.projection))
+            _write_clipped(step_projected, clips.projection, active_hidden)
         flat_distinct = [tensor for pair in distinct for tensor in pair or ()]
         ctx.save_for_backward(*tensors, gates, cells, tanh_of_cells, projected, *flat_distinct)
         ctx.clips, ctx.batch_sizes, ctx.copies = clips, batch_sizes, [packed for packed, _ in copies_and_words]  # type: ignore[attr-defined]
@@ -449,6 +449,14 @@ def _step_backward(
         through_sigmoid.grad_input(gradient, gate, grad_input=gradient)
     through_tanh.grad_input(of_candidate, candidate, grad_input=of_candidate)
     of_cell *= kept.gates[..., size : 2 * size]
+
+
+def _write_clipped(values: torch.Tensor, clip: float | None, target: torch.Tensor) -> None:
+    """Writes the values within the bound."""
+    if clip is None:
+        target.copy_(values)
+    else:
+        torch.clamp(values, -clip, clip, out=target)
 
 
 def _through_clip(gradient: torch.Tensor, values: torch.Tensor, clip: float | None) -> None:
