@@ -1,10 +1,11 @@
 """The matrix products of ELMo alone: what no implementation can leave out, with the fastest kernels of PyTorch.
 
-Counted for each batch: the convolutions, highways and projection of the distinct words that reach the token layer; the
-input product of each layer and direction, in the first layer over the distinct words, in the others over all at once;
-the recurrent product and the projection of each step, over the rows that still have a word. The first step starts from
-zeros and has no recurrent product. Everything else (windows of characters, gates, clips, gathering) is left out, and
-the inputs lie in the cache, so that the sum is a lower bound.
+Counted for each batch: the convolutions (each place in a word and one behind it), highways and projection of the
+distinct words that reach the token layer; the input product of each layer and direction, in the first layer over the
+distinct words, in the others over all at once; the recurrent product and the projection of each step, over
+the rows that still have a word. The first step starts from zeros and has no recurrent product. Everything else
+(windows of characters, gates, clips, gathering) is left out, and the inputs lie in the cache, so that the sum is a
+lower bound.
 """
 
 import time
@@ -39,14 +40,14 @@ class Product:
     outputs: int
 
 
-def token_products(config: Any, words: int, characters: int) -> list[Product]:
-    """The products of the token layer for so many distinct words of so many character positions each."""
+def token_products(config: Any, words: int, places: int) -> list[Product]:
+    """The products of the token layer for so many distinct words, and so many places of their convolutions in all."""
     filters = config.num_filters
     products = [
         Product(
             TOKEN,
             f"convolution {index}",
-            words * (characters - width + 1),
+            places,
             width * config.character_embedding_size,
             count,
         )

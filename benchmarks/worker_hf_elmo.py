@@ -18,6 +18,7 @@ from torch_side import TorchSide
 from worker import Side, serve
 
 from hf_elmo import ElmoModel, ElmoTokenizer
+from hf_elmo.character_encoder_elmo import lengths_of_words
 from hf_elmo.character_ids_elmo import words_to_rows
 from hf_elmo.embedding.job import run_job
 from hf_elmo.embedding.settings import JobSettings
@@ -129,11 +130,11 @@ class HfElmo(TorchSide):
         return {"seconds": seconds, "products": products, "fastest": fastest(products)}
 
     def _products(self, in_order: list[list[Sentence]], shapes: list[tuple[int, int]]) -> list[Product]:
-        """The products of batches whose token layer got words of such shapes (words, characters)."""
+        """The products of batches whose token layer got so many (words, places) at a time."""
         config = self.model.config
         products = []
-        for words, characters in shapes:
-            products += token_products(config, words, characters)
+        for words, places in shapes:
+            products += token_products(config, words, places)
         for batch in in_order:
             distinct = len({word for sentence in batch for word in sentence}) + 2
             products += lstm_products(config, [len(sentence) + 2 for sentence in batch], distinct)
@@ -174,13 +175,13 @@ class HfElmo(TorchSide):
 
 @contextmanager
 def recorded_words(encoder: Any) -> Iterator[list[tuple[int, int]]]:
-    """The shapes (words, characters) of what the token layer computes under `with`, by whatever path it does."""
+    """The words that the token layer computes under `with`, by whatever path it does, and the places in them."""
     shapes: list[tuple[int, int]] = []
     original = encoder._encode
 
     def record(rows: torch.Tensor, characters: int, encode: Callable[..., torch.Tensor]) -> torch.Tensor:
         def recorded(words: torch.Tensor, *others: Any) -> torch.Tensor:
-            shapes.append((words.shape[0], words.shape[1]))
+            shapes.append((words.shape[0], int((lengths_of_words(words) + 1).sum())))
             return encode(words, *others)
 
         return original(rows, characters, recorded)

@@ -267,6 +267,12 @@ def distinct_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rows[list(first.values())], torch.tensor([places[word] for word in words])
 
 
+def lengths_of_words(character_ids: torch.Tensor) -> torch.Tensor:
+    """Where the row of equal characters at the end of each word (words, characters) begins, shape (words,)."""
+    varying = character_ids != character_ids[:, -1:]
+    return (varying * torch.arange(1, character_ids.shape[1] + 1, device=character_ids.device)).amax(dim=1)
+
+
 def words_of_like_length(character_ids: torch.Tensor) -> list[tuple[Any, int]]:
     """Groups of words (words, characters) that their convolutions take together: which words, and the longest of them.
 
@@ -275,8 +281,7 @@ def words_of_like_length(character_ids: torch.Tensor) -> list[tuple[Any, int]]:
     words, characters = character_ids.shape
     if torch.compiler.is_compiling() or not is_enabled("words_of_like_length"):
         return [(slice(None), characters)]
-    varying = character_ids != character_ids[:, -1:]
-    lengths = (varying * torch.arange(1, characters + 1, device=character_ids.device)).amax(dim=1)
+    lengths = lengths_of_words(character_ids)
     if words < MIN_GROUPED_WORDS or character_ids.device.type != "cpu":
         return [(slice(None), int(lengths.amax()) if words else characters)]
     groups = lengths.argsort(stable=True).chunk(LENGTH_GROUPS)

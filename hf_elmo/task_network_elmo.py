@@ -45,9 +45,10 @@ def plan_reading(mask: torch.Tensor) -> Reading:
         steps = mask.shape[1]
         if not torch.compiler.is_exporting():
             steps = max(int(lengths[rows].amax()), 1)  # an LSTM wants a word at least
-        places[:, rows] = start + numbers[:, rows] * len(rows) + torch.arange(len(rows), device=mask.device)[:, None]
-        groups.append((steps, len(rows)))
-        start += steps * len(rows)
+        count = rows.shape[0]  # not len: an exported graph takes any batch
+        places[:, rows] = start + numbers[:, rows] * count + torch.arange(count, device=mask.device)[:, None]
+        groups.append((steps, count))
+        start += steps * count
     positions = torch.arange(mask.numel(), device=mask.device).expand(2, -1)
     # What is no word goes to a place of its own behind the others; places without a word read whatever comes first.
     targets = places.masked_fill(~mask, start).flatten(1)
@@ -129,7 +130,7 @@ def rows_of_like_length(mask: torch.Tensor) -> list[torch.Tensor]:
     Args:
         mask: True at words, shape (batch, seq).
     """
-    rows = torch.arange(mask.shape[0], device=mask.device)  # not len: an exported graph takes any batch
+    rows = torch.arange(mask.shape[0], device=mask.device)
     if mask.is_cuda or torch.compiler.is_compiling() or len(mask) < MIN_GROUPED_ROWS:
         return [rows]
     lengths = mask.sum(dim=1)

@@ -1,13 +1,17 @@
 """The token layer convolves short words apart from long ones, over fewer characters, and nobody can tell."""
 
+import os
+
 import pytest
 import torch
 
 from hf_elmo import ElmoTokenizer
 from hf_elmo.character_encoder_elmo import ElmoCharacterEncoder, words_of_like_length
-from hf_elmo.fast_paths_elmo import without_fast_paths
+from hf_elmo.fast_paths_elmo import VARIABLE, without_fast_paths
 from tests.assertions import assert_close
 from tests.saved_folders import varied_model
+
+pytestmark = pytest.mark.skipif(VARIABLE in os.environ, reason=f"{VARIABLE} switches fast paths off")
 
 # Of every length, and cut off at the 48th character: then nothing stands behind the word.
 WORDS = [chr(ord("a") + number % 26) * (number % 61 + 1) for number in range(150)]
