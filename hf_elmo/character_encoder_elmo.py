@@ -279,7 +279,7 @@ def words_of_like_length(character_ids: torch.Tensor) -> list[tuple[Any, int]]:
     All that stands behind a word is the same character, so that of the windows over that alone one is enough.
     """
     words, characters = character_ids.shape
-    if torch.compiler.is_compiling() or not is_enabled("words_of_like_length"):
+    if torch.compiler.is_compiling() or why_not_opaque() is not None or not is_enabled("words_of_like_length"):
         return [(slice(None), characters)]
     lengths = lengths_of_words(character_ids)
     if words < MIN_GROUPED_WORDS or character_ids.device.type != "cpu":

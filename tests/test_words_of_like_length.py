@@ -71,3 +71,9 @@ def test_few_words_are_one_group():
 
 def test_no_word_is_no_error():
     assert encoder_of()(ids_of(WORDS)[:0]).shape[0] == 0
+
+
+def test_a_transform_over_words_goes_through():
+    ids, encoder = ids_of(WORDS[:4]), encoder_of()
+    alone = torch.func.vmap(lambda word: encoder(word[None])[0])(ids)
+    assert_close(alone, encoder(ids), 1e-9)
