@@ -1,6 +1,7 @@
 """Settings of the whole suite: no network, and no threads that tiny models would only wait for."""
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -8,6 +9,10 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As under nohup, or behind a shell's `&`: commands that the tests start and interrupt would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -147,6 +147,7 @@ HEAD_SETTINGS: list[tuple[type, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("model_class", "settings"), HEAD_SETTINGS)
 def test_heads_with_other_settings_are_exported(model_class, settings):
@@ -169,7 +170,10 @@ def test_pairs_are_exported_with_their_types():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("model_class", "settings"), [*((model, {}) for model in MODELS), *HEAD_SETTINGS])
+@pytest.mark.parametrize(
+    ("model_class", "settings"),
+    [*((model, {}) for model in MODELS), *(pytest.param(*case, marks=pytest.mark.long) for case in HEAD_SETTINGS)],
+)
 def test_onnx_runtime_gives_the_same_numbers_for_any_batch_and_length(model_class, settings, tmp_path):
     model = varied_model(model_class, **settings)
     assert_same_everywhere(onnx_session(model, tmp_path / "elmo.onnx"), model, PARITY_TOLERANCE)

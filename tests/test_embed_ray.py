@@ -104,6 +104,7 @@ def test_a_worker_killed_in_the_middle_changes_no_byte(model, lines, expected, t
     assert "RAY_USAGE_STATS_ENABLED" not in os.environ
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_there_is_used_and_stays(model, lines, expected, tmp_path):
     ray.init(address="local", num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
     try:
@@ -130,6 +131,7 @@ def test_a_cluster_that_is_there_is_used_and_stays(model, lines, expected, tmp_p
         ray.shutdown()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_command_and_its_cluster(model, lines, expected, tmp_path):
     settings = job(tmp_path, model, lines)
     options = ["--shard-lines", "20", "--threads", "1", "--layers", "all", "--engine", "ray", "--num-proc", "2"]

@@ -64,7 +64,7 @@ def workers() -> list[multiprocessing.process.BaseProcess]:
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("output", ["v.hdf5", pytest.param("v", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("output", ["v.hdf5", pytest.param("v", marks=[pytest.mark.slow, pytest.mark.long])])
     def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(
         self, output, model, lines, expected, tmp_path, caplog
     ):
@@ -179,6 +179,7 @@ class TestEnds:
         assert list(tmp_path.rglob("*.tmp")) == []
         self.assert_goes_on(command, tmp_path, expected["v.hdf5"])
 
+    @pytest.mark.long
     @pytest.mark.slow
     def test_workers_end_when_their_parent_is_killed(self, model, lines, expected, tmp_path):
         command, process = self.start(tmp_path, model, lines)

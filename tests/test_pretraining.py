@@ -476,7 +476,7 @@ def test_a_text_that_one_process_cannot_read_ends_all_of_them_with_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["stream", "sentence"])
+@pytest.mark.parametrize("protocol", ["stream", pytest.param("sentence", marks=pytest.mark.long)])
 def test_two_processes_of_half_the_batch_are_one_of_the_whole(protocol, text, tmp_path):
     """Without dropout and with the full softmax, of which each process would draw its own numbers."""
     whole = make_trainer(

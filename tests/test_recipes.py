@@ -302,6 +302,7 @@ def test_the_table_has_means_spreads_and_the_seeds_that_both_sides_have(
     assert "baseline" in picture.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_table_runs_what_is_missing_and_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
