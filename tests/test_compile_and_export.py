@@ -62,7 +62,7 @@ def test_an_exported_model_takes_any_batch_length_and_padding_and_states():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_class", MODELS)
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [pytest.param(False, marks=pytest.mark.long), True])
 def test_models_and_heads_are_exported_in_both_modes(model_class, strict):
     model = varied_model(model_class)
     assert_same_everywhere(export(model, strict=strict).module(), model)

@@ -98,6 +98,7 @@ class TestProcesses:
         report = run_job(replace(settings, on_error="skip"), engine=Processes(2))
         assert (report.lines, report.skipped_count) == (91, 1)
 
+    @pytest.mark.long
     @pytest.mark.slow
     def test_workers_that_keep_dying_end_the_job_and_the_next_one_goes_on(self, model, lines, expected, tmp_path):
         ended = threading.Event()
