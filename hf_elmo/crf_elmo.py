@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .modeling_elmo import words_first
+
 # The score of what is forbidden: finite, so that no gradient becomes NaN, and far below every sum of real scores.
 FORBIDDEN = -1e30
 # The least log-marginal that is returned: no chance at all in any type, and a number in float16 too.
@@ -222,7 +224,7 @@ class LinearChainCrf(nn.Module):
                 for part, allowed in zip(parameters, self.allowed, strict=True)
             ]
         mask = mask.to(device, torch.bool)
-        order = _words_first(mask)
+        order, _ = words_first(mask)
         emissions = emissions.to(precise).gather(1, order[..., None].expand_as(emissions))
         mask = mask.gather(1, order)
         # Positions more without a word: there is a first one then, and an exported graph needs two for a walk.
@@ -348,14 +350,6 @@ def _walk(step: Step, carried: torch.Tensor, words: Word, reverse: bool = False)
     if not noted:
         return carried, carried[None][:0]
     return carried, torch.stack(noted[::-1] if reverse else noted)
-
-
-def _words_first(mask: torch.Tensor) -> torch.Tensor:
-    """Positions (batch, seq) that move words to the front; a stable sort of the mask, which ONNX does not have."""
-    count = mask.cumsum(dim=1)
-    places = torch.where(mask, count, count[:, -1:] + (~mask).cumsum(dim=1)) - 1
-    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(places)
-    return torch.zeros_like(places).scatter(1, places, positions)
 
 
 def _full_precision(tensor: torch.Tensor) -> AbstractContextManager:
